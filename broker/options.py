@@ -15,8 +15,10 @@ class BrokerOptions:
     """The operator's choices, and the system's facts about the process."""
 
     settings: BrokerSettings
-    broker_id: BrokerId
-    listen: tuple[str, int]
+    broker_id: BrokerId | None
+    """None: the lowest free one."""
+    listen: tuple[str, int] | None
+    """None: the first free port on loopback from Kafka's on."""
     advertise: tuple[str, int] | None = None
     """The address for clients; None: the listening address."""
     process: ProcessIdentity

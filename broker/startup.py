@@ -67,6 +67,7 @@ from tidelog.coordinator.cluster.membership.registration import register
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
 from tidelog.coordinator.cluster.records.records import ConfigsChanged, Record
 from tidelog.identifiers import TopicPartition
+from tidelog.network import Network
 from tidelog.storage.stores.probe import probe
 from tidelog.wal.log.image import PartitionImage
 
@@ -114,9 +115,9 @@ async def open_cluster(
         offload=environment.offload,
     )
     closing.push_async_callback(metadata.close)
-    settings = LiveSettings(configured, options.broker_id, lambda: metadata.state)
+    settings = LiveSettings(configured, lambda: metadata.state)
     settings.renew()
-    address = await ReservedAddress.take(environment.network, *options.listen)
+    address = await _reserve(options, environment.network)
     reads = ReadPath(environment, configured)
     closing.push_async_callback(reads.close)
     closing.push_async_callback(address.close)
@@ -128,6 +129,12 @@ async def open_cluster(
     return OpenedCluster(
         options, environment, metrics, metadata, settings, ages, limits, reads, fairness, address
     )
+
+
+async def _reserve(options: BrokerOptions, network: Network) -> ReservedAddress:
+    if options.listen is None:
+        return await ReservedAddress.take_default(network)
+    return await ReservedAddress.take(network, *options.listen)
 
 
 async def startup(
@@ -237,6 +244,7 @@ async def _join(opened: OpenedCluster) -> Membership:
         options.is_running,
         opened.settings.now().optional_text("broker.rack"),
     )
+    opened.settings.serve_as(registered.incarnation.broker_id)
     progress = ReportedProgress()
     fence = OwnFence(metadata, registered.incarnation)
     lease = LeaseKeeper(

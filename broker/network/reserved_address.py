@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from tidelog.errors import Refused
 from tidelog.network import Listener, Network, ProtocolFactory
 
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 9092
+PORTS_TRIED_MAX = 16
+"""Several brokers on one machine need not name their ports."""
+
 
 @dataclass(slots=True)
 class _Door:
@@ -44,6 +49,18 @@ class ReservedAddress:
                 f"cannot listen on {host}:{port}: {error.strerror}; stop what listens there or"
                 " choose another address with --listen"
             ) from error
+
+    @classmethod
+    async def take_default(cls, network: Network) -> ReservedAddress:
+        """Kafka's port on loopback, or the first free one behind it. Refused if none is free."""
+        refused = None
+        for port in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED_MAX):
+            try:
+                return await cls.take(network, DEFAULT_HOST, port)
+            except Refused as error:
+                refused = refused or error
+        assert refused is not None
+        raise refused
 
     async def accept(self, factory: ProtocolFactory) -> None:
         """Accept connections from now on. OSError if another process listens there by now."""

@@ -16,12 +16,10 @@ from tidelog.records.validate.rules import BatchLimits
 class LiveSettings:
     """The effective settings of one broker. Call `renew` after each change of configurations."""
 
-    def __init__(
-        self, configured: BrokerSettings, broker_id: BrokerId, state: Callable[[], ClusterState]
-    ) -> None:
+    def __init__(self, configured: BrokerSettings, state: Callable[[], ClusterState]) -> None:
         """`state` returns the cluster's present state; not called before the first `renew`."""
         self._configured = configured
-        self._broker_id = broker_id
+        self._broker_id: BrokerId | None = None
         self._state = state
         self._now = configured
         self._topic_configs: dict[TopicId, TopicConfig] = {}
@@ -30,12 +28,17 @@ class LiveSettings:
         """The broker's settings, including altered ones."""
         return self._now
 
+    def serve_as(self, broker_id: BrokerId) -> None:
+        """Apply also what was altered for this broker alone."""
+        self._broker_id = broker_id
+        self.renew()
+
     def renew(self) -> None:
         """Apply altered settings."""
         state = self._state()
+        of_broker = "" if self._broker_id is None else str(self._broker_id)
         self._now = self._configured.overlaid(
-            state.configs(ConfigScope.CLUSTER, ""),
-            state.configs(ConfigScope.BROKER, str(self._broker_id)),
+            state.configs(ConfigScope.CLUSTER, ""), state.configs(ConfigScope.BROKER, of_broker)
         )
         self._topic_configs.clear()
 

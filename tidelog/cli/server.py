@@ -52,9 +52,19 @@ With Python's 5 ms every acknowledgement could wait that long during a roll.
 @click.option(
     "--store", envvar="TIDELOG_STORE", required=True, help="file:///dir, s3://bucket/prefix."
 )
-@click.option("--listen", type=Address(), default="127.0.0.1:9092", show_default=True)
+@click.option(
+    "--listen",
+    type=Address(),
+    default=None,
+    help="The address for Kafka clients.  [default: 127.0.0.1:9092, or the next free port]",
+)
 @click.option("--advertise", type=Address(), default=None, help="The address for clients.")
-@click.option("--broker-id", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
+@click.option(
+    "--broker-id",
+    type=click.IntRange(0, 2**31 - 1),
+    default=None,
+    help="The broker's id in the cluster.  [default: the lowest free one]",
+)
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A TOML file.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting.")
 @click.option("--http", type=Address(), default=None, help="The address of /healthz and /metrics.")
@@ -63,9 +73,9 @@ With Python's 5 ms every acknowledgement could wait that long during a roll.
 def server(
     crash_points: CrashPoints,
     store: str,
-    listen: tuple[str, int],
+    listen: tuple[str, int] | None,
     advertise: tuple[str, int] | None,
-    broker_id: int,
+    broker_id: int | None,
     config: Path | None,
     assignments: tuple[str, ...],
     http: tuple[str, int] | None,
@@ -76,14 +86,15 @@ def server(
     The first line on stdout is "ready kafka=HOST:PORT http=HOST:PORT|- cluster=ID broker=N"; logs
     go to stderr.
     """
-    refuse_wildcard(advertise or listen)
+    if advertised := advertise or listen:
+        refuse_wildcard(advertised)
     tune_allocator()
     sys.setswitchinterval(SWITCH_SECONDS)
     settings = load_settings(file=config, flags=assignments)
     configure_logging(sys.stderr)
     options = BrokerOptions(
         settings=settings,
-        broker_id=BrokerId(broker_id),
+        broker_id=None if broker_id is None else BrokerId(broker_id),
         listen=listen,
         advertise=advertise,
         process=processes.current(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 
 from tidelog.clock import Clock
 from tidelog.concurrency import all_results
@@ -74,13 +75,15 @@ async def register(
     log: MetadataLog,
     store: ObjectStore,
     clock: Clock,
-    broker_id: BrokerId,
+    wanted_id: BrokerId | None,
     address: tuple[str, int],
     process: ProcessIdentity,
     is_running: Callable[[ProcessIdentity], bool | None],
     rack: str | None = None,
 ) -> Registered:
-    """Register `process` as `broker_id`, reached by clients at `address`, in the zone `rack`.
+    """Register `process` as `wanted_id`, reached by clients at `address`, in the zone `rack`.
+
+    Without an id it takes the lowest one of which no incarnation lives.
 
     An unfenced incarnation of the id must first prove dead. That is at once if its process can be
     looked up and is gone, else by a lease that does not change for its session timeout. The entry
@@ -99,6 +102,9 @@ async def register(
 
     while True:
         live = (await log.refresh()).live_brokers()
+        broker_id = wanted_id
+        if broker_id is None:
+            broker_id = _lowest_free(each for each in live if not has_ended(each))
         known = [each for each in live if _must_end(each, broker_id) or has_ended(each)]
         dead = await _shown_dead(log, store, clock, broker_id, known, is_running)
         started_at = clock.monotonic()
@@ -162,6 +168,11 @@ class _Registration:
             version=BROKER_VERSION,
         )
         return (*fences, registered)
+
+
+def _lowest_free(live: Iterable[BrokerInfo]) -> BrokerId:
+    taken = {info.broker_id for info in live}
+    return next(BrokerId(number) for number in count() if number not in taken)
 
 
 def _must_end(info: BrokerInfo, broker_id: BrokerId) -> bool:
