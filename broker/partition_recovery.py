@@ -1,9 +1,10 @@
 """Recovers the partitions that the metadata log gives to this incarnation (rules C5 to C7).
 
-One step serves the start of the broker and each later takeover alike. The metadata log gives
-partitions in the record that retires their previous owner. The step reads the bases and the WALs
-behind them, advances each log to its table's end, and lists the partitions. Until then the broker
-refuses requests for them with NOT_LEADER_OR_FOLLOWER, and clients repeat those.
+One step serves the start of the broker, each later takeover and each move alike. The metadata log
+gives partitions in the record that retires their previous owner, or in a move (C3). The step reads
+the bases and the WALs behind them, advances each log to its table's end, and lists the partitions.
+Until then the broker refuses requests for them with NOT_LEADER_OR_FOLLOWER, and clients repeat
+those.
 
 The partitions of coordinators come first: groups and transactions wait for them. The WALs are read
 once for both groups.
@@ -31,7 +32,11 @@ from tidelog.broker.partitions.partitions import PartitionRegistry
 from tidelog.broker.roll.recovered import RecoveredPartitions
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.records.records import IncarnationRetired, Record
+from tidelog.coordinator.cluster.records.records import (
+    IncarnationRetired,
+    PartitionMoved,
+    Record,
+)
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, TopicPartition
 from tidelog.storage.object_store import StoreError
@@ -86,6 +91,8 @@ class PartitionRecovery:
         for record in records:
             if isinstance(record, IncarnationRetired):
                 self._give(given_to(self._incarnation.epoch, record))
+            elif isinstance(record, PartitionMoved) and record.owner == self._incarnation.epoch:
+                self._give([TopicPartition(record.topic_id, record.partition)])
 
     async def run(self) -> NoReturn:
         """Recover what is given from now on, until cancelled.
@@ -165,8 +172,9 @@ class PartitionRecovery:
             environment.offload,
             {place: known for place, known in tenures.items() if known},
             {wal.incarnation: wal.end_slot for wal in state.retired.values()},
-            unopened={self._incarnation, *state.never_written},
+            unopened=frozenset(state.never_written),
             reader=reader,
+            opener=self._incarnation,
         )
 
     def _give(self, places: Iterable[TopicPartition]) -> None:

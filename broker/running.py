@@ -20,6 +20,7 @@ from tidelog.broker.health import Health
 from tidelog.broker.maintenance import Maintenance
 from tidelog.broker.membership import Membership
 from tidelog.broker.network.server import KafkaServer
+from tidelog.broker.partition_giving import PartitionGiving
 from tidelog.broker.partition_recovery import PartitionRecovery
 from tidelog.broker.read.fetcher import Fetcher
 from tidelog.broker.read.offset_lookup import OffsetLookup
@@ -94,6 +95,7 @@ class RunningBroker:
     metrics: BrokerMetrics
     membership: Membership
     recovery: PartitionRecovery
+    giving: PartitionGiving
     writes: WritePath
     reads: Reads
     topic_tables: TopicTables

@@ -37,6 +37,7 @@ from tidelog.broker.maintenance import Maintenance, expire_producers, new_mainte
 from tidelog.broker.membership import Membership, ReportedProgress
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.options import BrokerOptions
+from tidelog.broker.partition_giving import PartitionGiving
 from tidelog.broker.partition_recovery import PartitionRecovery
 from tidelog.broker.partitions.partitions import PartitionRegistry
 from tidelog.broker.read.layer_metrics import UnservedCollector
@@ -204,6 +205,7 @@ async def startup(
         metrics,
         membership,
         recovery,
+        PartitionGiving(opened.metadata, writes, coordination.coordinators.keep_in_step),
         writes,
         reads,
         tables,

@@ -37,7 +37,7 @@ class DurableSlots:
         """A slot is durable."""
         self._tail.put(slot.key, slot.data)
         for advance in slot.advances:
-            hosted = self._partitions.get(advance.partition)
+            hosted = self._partitions.held(advance.partition)
             if hosted is None or hosted.log.leader_epoch != advance.leader_epoch:
                 continue
             hosted.log.advance(advance)

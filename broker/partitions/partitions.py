@@ -16,6 +16,7 @@ from tidelog.coordinator.cluster.records.records import (
     PartitionMoved,
     PartitionsCreated,
     Record,
+    TenuresOpened,
     TopicCreated,
     TopicDeleted,
 )
@@ -28,6 +29,7 @@ from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.producer_expiry import ProducerExpiry
 from tidelog.wal.write.checkpoint_images import CheckpointImages
+from tidelog.wal.write.previous_slots import TenureKey
 
 
 class PartitionError(TidelogError):
@@ -102,6 +104,11 @@ class PartitionRegistry:
         self._led: dict[TopicId, int] = {}
         """How many partitions of each topic this broker leads, used or not."""
         self._faulty: dict[TopicPartition, Partition] = {}
+        self._withheld: dict[TopicPartition, Partition] = {}
+        """The partitions that are being given away."""
+        self._frozen: dict[TenureKey, PartitionLog] = {}
+        """The logs of partitions that were given away. Checkpoints hold them until the receivers'
+        images are durable."""
         # A cache of `named`, cleared when the metadata changes: each produce request asks.
         self._by_name: dict[tuple[str, int], Partition] = {}
         self.checkpointed = CheckpointImages()
@@ -189,11 +196,12 @@ class PartitionRegistry:
                 case TopicDeleted(topic_id=topic_id):
                     self._drop(topic_id)
                 case PartitionMoved(topic_id=topic_id, partition=number):
-                    place = TopicPartition(topic_id, number)
-                    former = self._state().tenures(place)[-2:-1]
-                    if former and former[0].incarnation.epoch == self._epoch:
-                        self._count(topic_id, -1)
-                    self._remove(place)
+                    self._move(TopicPartition(topic_id, number))
+                case TenuresOpened(opened=opened):
+                    for group in opened:
+                        self._thaw(
+                            TopicPartition(group.topic_id, number) for number in group.partitions
+                        )
                 case ConfigsChanged(scope=ConfigScope.TOPIC, name=name):
                     self._renew_limits(UUID(name))
                 case ConfigsChanged(scope=ConfigScope.BROKER | ConfigScope.CLUSTER):
@@ -202,6 +210,21 @@ class PartitionRegistry:
                         self._renew_limits(topic_id)
                 case _:
                     pass
+
+    def withhold(self, partition: Partition) -> None:
+        """Refuse requests for a partition from now on: it is about to be given away (C3).
+
+        Checkpoints go on holding it. `_move` or `resume` follows.
+        """
+        place = partition.log.partition
+        self._delist(place)
+        self._withheld[place] = partition
+
+    def resume(self, partition: Partition) -> None:
+        """Serve a partition again that was not given away after all, unless it is deleted."""
+        place = partition.log.partition
+        if self._withheld.pop(place, None) is not None:
+            self._add(place, partition)
 
     def condemn(self, partition: Partition, fault: CorruptObject) -> None:
         """Mark the partition as faulty: the broker cannot prove it right."""
@@ -250,10 +273,14 @@ class PartitionRegistry:
         return self.find(TopicPartition(topic_id, partition))
 
     def get(self, partition: TopicPartition) -> Partition | None:
-        """The partition, faulty or not; None if this broker does not lead it."""
+        """The partition, faulty or not; None if this broker does not lead it, or gives it away."""
         partitions = self._topics.get(partition.topic_id)
         hosted = None if partitions is None else partitions.get(partition.partition)
         return self._new(partition) if hosted is None else hosted
+
+    def held(self, partition: TopicPartition) -> Partition | None:
+        """The partition, also while it is being given away: its last records become durable."""
+        return self._withheld.get(partition) or self.get(partition)
 
     def wal_bytes(self, place: TopicPartition) -> int | None:
         """Bytes that the WAL holds of a partition; None if this broker does not lead it."""
@@ -274,11 +301,13 @@ class PartitionRegistry:
         name = f"partition {partition.partition} of {partition.topic_id}"
         why = f"{name} is led by incarnation {tenure.incarnation}"
         if tenure.incarnation.epoch == self._epoch:
-            why = f"{name} is being opened"
+            why = f"{name} is being opened or given away"
         return PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
 
     def _new(self, place: TopicPartition) -> Partition | None:
         """The partition, if this incarnation created it and uses it for the first time."""
+        if place in self._withheld:
+            return None
         tenures = self._state().tenures(place)
         # Only a partition's first tenure begins empty; all others are recovered.
         if len(tenures) != 1 or tenures[0].leader_epoch != 0 or tenures[0].handover is not None:
@@ -306,19 +335,45 @@ class PartitionRegistry:
     def _drop(self, topic_id: TopicId) -> None:
         for number in list(self._topics.get(topic_id, ())):
             self._remove(TopicPartition(topic_id, number))
+        for place in [each for each in self._withheld if each.topic_id == topic_id]:
+            self.checkpointed.discard(self._withheld.pop(place).log)
+        self._thaw([place for place, _ in self._frozen if place.topic_id == topic_id])
         self._led.pop(topic_id, None)
 
     def _remove(self, place: TopicPartition) -> None:
+        hosted = self._delist(place)
+        if hosted is not None:
+            self.checkpointed.discard(hosted.log)
+
+    def _delist(self, place: TopicPartition) -> Partition | None:
         partitions = self._topics.get(place.topic_id, {})
         hosted = partitions.pop(place.partition, None)
         if hosted is None:
-            return
+            return None
         if not partitions:
             del self._topics[place.topic_id]
+        self._by_name.clear()
         self._faulty.pop(place, None)
-        self.checkpointed.discard(hosted.log)
         self.producers.discard(hosted.log)
         hosted.readers.wake_all()
+        return hosted
+
+    def _move(self, place: TopicPartition) -> None:
+        """Follow a move. The giver keeps the log in checkpoints (C3)."""
+        given = self._withheld.pop(place, None)
+        if given is None:
+            return
+        self._count(place.topic_id, -1)
+        if given.log in self.checkpointed:
+            self._frozen[place, given.log.leader_epoch] = given.log
+
+    def _thaw(self, places: Iterable[TopicPartition]) -> None:
+        """Checkpoints need not hold these partitions' earlier tenures any more."""
+        opened = set(places)
+        for place, leader_epoch in [key for key in self._frozen if key[0] in opened]:
+            named = {tenure.leader_epoch for tenure in self._state().tenures(place)}
+            if leader_epoch not in named:
+                self.checkpointed.discard(self._frozen.pop((place, leader_epoch)))
 
     def _renew_limits(self, topic_id: TopicId) -> None:
         partitions = self._topics.get(topic_id)

@@ -36,7 +36,7 @@ from tidelog.wal.format.image_codec import Images
 from tidelog.wal.format.object_format import SlotIndex, wal_prefix
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
-from tidelog.wal.log.tenure import Tenure
+from tidelog.wal.log.tenure import Tenure, TenureEnd
 from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.wal_reader import WalContent, WalReader
 from tidelog.wal.write.checkpoint import WalCheckpoint
@@ -70,8 +70,12 @@ class Recovered:
     """How long it took."""
 
 
-def choose_base(content: WalContent, tenure: TenureKey) -> Base | CorruptObject | None:
+def choose_base(
+    content: WalContent, tenure: TenureKey, end: Slot | None = None
+) -> Base | CorruptObject | None:
     """The tenure's base in its incarnation's WAL (C5): checkpoint, else opening image.
+
+    `end`: where a tenure ended that was given away; no entry of it lies there or behind.
 
     None: the tenure never opened, so nothing was accepted in it. CorruptObject: that cannot be
     told, or the image itself is broken.
@@ -92,20 +96,24 @@ def choose_base(content: WalContent, tenure: TenureKey) -> Base | CorruptObject 
         return error
     if isinstance(content.checkpoint, CorruptObject):
         return content.checkpoint
-    return content.damage_of(tenure, content.start)
+    return content.damage_of(tenure, content.start, end)
 
 
 def replay(
-    content: WalContent, bases: Mapping[TenureKey, Base]
+    content: WalContent,
+    bases: Mapping[TenureKey, Base],
+    ends: Mapping[TenureKey, Slot] = MappingProxyType({}),
 ) -> dict[TenureKey, PartitionImage | CorruptObject]:
-    """The state of each tenure at the WAL's end (C6): its base and the entries after it, in order.
+    """The state of each tenure at its end (C6): its base and the entries after it, in order.
+
+    A tenure ends at the WAL's end, or at its slot in `ends`.
 
     A slot that is missing or broken spoils every tenure of which it may hold an entry.
     """
     logs: dict[TenureKey, PartitionLog] = {}
     results: dict[TenureKey, PartitionImage | CorruptObject] = {}
     for tenure, base in bases.items():
-        damage = content.damage_of(tenure, base.slot)
+        damage = content.damage_of(tenure, base.slot, ends.get(tenure))
         if damage is not None:
             results[tenure] = damage
     for number, slot in enumerate(content.slots, content.start):
@@ -114,7 +122,7 @@ def replay(
         for entry in slot.entries(bases):
             tenure = (entry.topic_partition, entry.leader_epoch)
             base = bases[tenure]
-            if tenure in results or number < base.slot:
+            if tenure in results or number < base.slot or number >= ends.get(tenure, content.end):
                 continue
             log = logs.get(tenure)
             if log is None:
@@ -130,18 +138,23 @@ def replay(
 
 
 def rebuild(
-    content: WalContent, tenures: Iterable[TenureKey]
+    content: WalContent,
+    tenures: Iterable[TenureKey],
+    ends: Mapping[TenureKey, Slot] = MappingProxyType({}),
 ) -> dict[TenureKey, PartitionImage | CorruptObject | None]:
-    """For each tenure its state at the WAL's end, what spoils it, or None if it never opened."""
+    """For each tenure its state at its end, what spoils it, or None if it never opened.
+
+    `ends`: as for `replay`.
+    """
     results: dict[TenureKey, PartitionImage | CorruptObject | None] = {}
     bases: dict[TenureKey, Base] = {}
     for tenure in tenures:
-        found = choose_base(content, tenure)
+        found = choose_base(content, tenure, ends.get(tenure))
         if isinstance(found, Base):
             bases[tenure] = found
         else:
             results[tenure] = found
-    results.update(replay(content, bases))
+    results.update(replay(content, bases, ends))
     return results
 
 
@@ -162,6 +175,7 @@ async def recover(
     unopened: Container[Incarnation] = (),
     reader: WalReader | None = None,
     told: Mapping[Incarnation, Slot] = MappingProxyType({}),
+    opener: Incarnation | None = None,
 ) -> Recovered:
     """The state of partitions, from the bucket alone.
 
@@ -169,7 +183,8 @@ async def recover(
     `ends`: where the sealed WALs end. A WAL that is not among them is live and counts up to its
     first missing slot (G2): as its owner may change meanwhile, whoever reads one must look at the
     metadata log again afterwards, and begin again if a partition's tenures have changed.
-    `unopened`: incarnations that are known to have opened nothing of this, as the caller's own.
+    `unopened`: incarnations that are known to have opened nothing. `opener`: the newest tenures of
+    this incarnation are not opened; it asks because it is about to open them.
     `reader`: one that remembers, for who asks again and again. `told`: how many slots of live WALs
     their leases tell to be durable (C10).
     An image has the leader epoch of the tenure that it comes from. Raises StoreError and
@@ -178,6 +193,8 @@ async def recover(
     started = clock.monotonic()
     search = _TenureSearch(reader or WalReader(store, offload), offload, tenures, ends, told)
     waiting = {partition: len(known) - 1 for partition, known in tenures.items()}
+    if opener is not None:
+        waiting = await search.skip_newest(waiting, opener)
     while waiting:
         waiting = await search.try_tenures(waiting, unopened)
     return replace(search.found, seconds=clock.monotonic() - started)
@@ -201,6 +218,20 @@ class _TenureSearch:
         self._ends = ends
         self._told = told
         self._contents: dict[Incarnation, WalContent] = {}
+        self._read_to: dict[Incarnation, Slot | None] = {}
+        """Up to where each WAL was asked for; None: to its end."""
+        self._given: dict[TopicPartition, TenureEnd] = {}
+        """The partitions whose tenure in question was given away, and where it ended."""
+        self._next_offsets: dict[TopicPartition, int] = {}
+        """The next offset of each partition that was given away, by the newest move."""
+
+    async def skip_newest(
+        self, waiting: Mapping[TopicPartition, int], opener: Incarnation
+    ) -> dict[TopicPartition, int]:
+        """As `try_tenures`, where the newest tenures of `opener` are known to be unopened."""
+        own = [p for p, number in waiting.items() if self._tenures[p][number].incarnation == opener]
+        earlier = await self._go_back(waiting, own)
+        return {p: number for p, number in waiting.items() if p not in own} | earlier
 
     async def try_tenures(
         self, waiting: Mapping[TopicPartition, int], unopened: Container[Incarnation]
@@ -217,10 +248,12 @@ class _TenureSearch:
                 never_opened.append(partition)
             else:
                 wanted[incarnation].append(partition)
-        await self._read_wals(incarnation for incarnation in wanted)
+        await self._read_wals(wanted)
         for incarnation, partitions in wanted.items():
-            keys = [(p, self._tenures[p][waiting[p]].leader_epoch) for p in partitions]
-            rebuilt = await self._offload.run(rebuild, self._contents[incarnation], keys)
+            keys = {p: (p, self._tenures[p][waiting[p]].leader_epoch) for p in partitions}
+            given = {key: self._given[p].slot for p, key in keys.items() if p in self._given}
+            content = self._contents[incarnation]
+            rebuilt = await self._offload.run(rebuild, content, list(keys.values()), given)
             for (partition, _), state in rebuilt.items():
                 if state is None:
                     never_opened.append(partition)
@@ -228,17 +261,36 @@ class _TenureSearch:
                     self._settle(partition, state)
         return await self._go_back(waiting, never_opened)
 
-    async def _read_wals(self, incarnations: Iterable[Incarnation]) -> None:
+    async def _read_wals(self, wanted: Mapping[Incarnation, Sequence[TopicPartition]]) -> None:
         async def read(incarnation: Incarnation) -> WalContent:
             told = self._told.get(incarnation, FIRST_SLOT)
-            return await self._reader.read(incarnation, self._ends.get(incarnation), told)
+            return await self._reader.read(incarnation, ends[incarnation], told)
 
-        missing = [i for i in incarnations if i not in self._contents]
+        ends = {each: self._end_of(each, partitions) for each, partitions in wanted.items()}
+        missing = [each for each, end in ends.items() if not self._has_read(each, end)]
         at_once = asyncio.Semaphore(WALS_AT_ONCE_MAX)
         for content in await read_all(read, missing, at_once):
             self._contents[content.incarnation] = content
+            self._read_to[content.incarnation] = ends[content.incarnation]
             self.found.ends[content.incarnation] = content.end
             self.found.stamps.update(content.stamps)
+
+    def _end_of(
+        self, incarnation: Incarnation, partitions: Iterable[TopicPartition]
+    ) -> Slot | None:
+        """Up to where a WAL is needed: where it ends or, if it goes on, where these partitions were
+        given away. None: to its end, which must be found."""
+        if incarnation in self._ends:
+            return self._ends[incarnation]
+        given = [self._given.get(partition) for partition in partitions]
+        slots = [end.slot for end in given if end is not None]
+        return max(slots) if len(slots) == len(given) else None
+
+    def _has_read(self, incarnation: Incarnation, end: Slot | None) -> bool:
+        if incarnation not in self._read_to:
+            return False
+        known = self._read_to[incarnation]
+        return known is None or (end is not None and known >= end)
 
     async def _go_back(
         self, waiting: Mapping[TopicPartition, int], never_opened: Iterable[TopicPartition]
@@ -248,6 +300,10 @@ class _TenureSearch:
         for partition in never_opened:
             number = waiting[partition]
             tenure = self._tenures[partition][number]
+            self._given.pop(partition, None)
+            if tenure.previous_end is not None:
+                self._given[partition] = tenure.previous_end
+                self._next_offsets.setdefault(partition, tenure.previous_end.next_offset)
             if tenure.handover is not None:
                 handovers.append((partition, tenure.handover))
             elif number > 0:
@@ -277,6 +333,15 @@ class _TenureSearch:
             return partition, error
 
     def _settle(self, partition: TopicPartition, state: PartitionImage | CorruptObject) -> None:
+        expected = self._next_offsets.get(partition)
+        if isinstance(state, PartitionImage) and expected not in (None, state.next_offset):
+            # A missing row of the giver's checkpoint looks like a tenure that accepted nothing.
+            giver = self._tenures[partition][0].incarnation
+            why = (
+                f"what is there of {partition} ends at offset {state.next_offset}, but it was given"
+                f" away at {expected}"
+            )
+            state = CorruptObject(wal_prefix(giver), why)
         if isinstance(state, CorruptObject):
             self.found.failures[partition] = state
         else:

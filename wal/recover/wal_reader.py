@@ -68,9 +68,14 @@ class WalContent:
         parts = (self.checkpoint, *self.slots)
         return any(isinstance(part, MissingObject) for part in parts)
 
-    def damage_of(self, tenure: TenureKey, start: int) -> CorruptObject | None:
-        """The first slot from `start` on that is damaged and may hold an entry of a tenure."""
+    def damage_of(
+        self, tenure: TenureKey, start: int, end: Slot | None = None
+    ) -> CorruptObject | None:
+        """The first damaged slot from `start` on, below `end`, that may hold an entry of a
+        tenure."""
         for number, fault in self._damaged:
+            if end is not None and number >= end:
+                break
             if number >= start and self.may_hold(number, tenure):
                 return fault
         return None
@@ -173,10 +178,11 @@ class WalReader:
     ) -> WalContent:
         """A WAL from its newest checkpoint to its end.
 
-        With `end` (of a sealed WAL) every slot below it must be there. Without, every slot below
-        the WAL's stamps must be there, and the end is the first slot behind them that is missing or
-        holds a seal (C10, G2). `told`: the stamp in the owner's lease or fence. An object that is
-        missing because a newer checkpoint has made it superfluous makes the reading begin again
+        With `end` (of a sealed WAL, or of what is needed) every slot below it must be there.
+        Without, every slot below the WAL's stamps must be there, and the end is the first slot
+        behind them that is missing or holds a seal (C10, G2). `told`: the stamp in the owner's
+        lease or fence. An object that is missing because a newer checkpoint has made it superfluous
+        makes the reading begin again
         (C7). Raises StoreError and UnsupportedFormat.
         """
         content = await self._read(incarnation, end, told)
@@ -219,7 +225,7 @@ class WalReader:
         if end is None:
             slots += await self._read_to_the_end(incarnation, Slot(start + len(slots)), told)
         else:
-            slots = slots[: end - start]
+            slots = slots[: max(0, end - start)]
             slots += await self._read_all(incarnation, range(start + len(slots), end))
         return await self._offload.run(content_of, incarnation, checkpoint, start, slots)
 

@@ -14,10 +14,11 @@ from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, LeaderEpoch, ProducerId, Slot, TopicId
 from tidelog.storage.object_store import Buffer
+from tidelog.wal.log.tenure import TenureEnd
 
 ENTRY_MAGIC = "tidelog.metadata.entry"
 ENTRY_FORMAT = 4
-"""The newest format: registrations have `rack` and `version`.
+"""The newest format: registrations have `rack` and `version`, moves have `leader_epoch` and `end`.
 
 Entry 0 is of format 1, so that any release can read which version the bucket demands.
 """
@@ -189,12 +190,18 @@ class TenuresOpened:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMoved:
-    """The author gives a partition away; `handover` is the key of its image (rule C3)."""
+    """The author gives a partition away, with its log up to `end` (rule C3).
+
+    `leader_epoch`: of the author's tenure. Format 3 had `handover` instead of both, the key of an
+    image.
+    """
 
     topic_id: TopicId
     partition: int
     owner: Epoch
-    handover: str
+    handover: str | None = None
+    leader_epoch: LeaderEpoch | None = None
+    end: TenureEnd | None = None
 
 
 @dataclass(frozen=True, slots=True)

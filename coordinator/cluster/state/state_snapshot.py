@@ -31,11 +31,11 @@ from tidelog.identifiers import (
     TopicId,
 )
 from tidelog.storage.object_store import Buffer
-from tidelog.wal.log.tenure import Tenure
+from tidelog.wal.log.tenure import Tenure, TenureEnd
 
 SNAPSHOT_MAGIC = "tidelog.metadata.snapshot"
 SNAPSHOT_FORMAT = 4
-"""The newest format: brokers have `rack` and `version`."""
+"""The newest format: brokers have `rack` and `version`; tenures say where the one before ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +204,8 @@ def _encode_topic(topic: Topic) -> Json:
 
 def _encode_tenure(tenure: Tenure) -> Json:
     form: list[Json] = [tenure.leader_epoch, tenure.incarnation.epoch]
+    if tenure.previous_end is not None:
+        return [*form, tenure.previous_end.slot, tenure.previous_end.next_offset]
     return form if tenure.handover is None else [*form, tenure.handover]
 
 
@@ -224,15 +226,19 @@ def _decode_tenures(value: Json, known: Mapping[Epoch, Incarnation]) -> Tenures:
         raise Mismatch(f"{value!r} are not tenures")
     tenures = []
     for each in value:
+        handover: str | None = None
+        previous_end: TenureEnd | None = None
         match each:
             case [int(leader_epoch), int(epoch)]:
-                handover = None
-            case [int(leader_epoch), int(epoch), str(handover)]:
                 pass
+            case [int(leader_epoch), int(epoch), str(key)]:
+                handover = key
+            case [int(leader_epoch), int(epoch), int(slot), int(next_offset)]:
+                previous_end = TenureEnd(Slot(slot), next_offset)
             case _:
                 raise Mismatch(f"{each!r} is not a tenure")
         if Epoch(epoch) not in known:
             raise Mismatch(f"a tenure names epoch {epoch}, which was never registered")
         incarnation = known[Epoch(epoch)]
-        tenures.append(Tenure(LeaderEpoch(leader_epoch), incarnation, handover))
+        tenures.append(Tenure(LeaderEpoch(leader_epoch), incarnation, handover, previous_end))
     return tuple(tenures)

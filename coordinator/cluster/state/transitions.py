@@ -451,9 +451,19 @@ def _partition_moved(draft: _Draft, record: PartitionMoved) -> None:
     owner = draft.live(record.owner, record)
     if owner == leader.incarnation:
         raise InvalidRecord(record, f"incarnation {owner} has partition {record.partition} already")
-    if record.handover == "":
-        raise InvalidRecord(record, "it names no hand-over image")
-    tenure = Tenure(LeaderEpoch(leader.leader_epoch + 1), owner, record.handover)
+    if (record.end is None) == (not record.handover):
+        raise InvalidRecord(record, "it must name either the log's end or a hand-over image")
+    if record.end is not None and (
+        record.leader_epoch != leader.leader_epoch
+        or min(record.end.slot, record.end.next_offset) < 0
+    ):
+        raise InvalidRecord(
+            record,
+            f"partition {record.partition} is at leader epoch {leader.leader_epoch}, and cannot end"
+            f" at leader epoch {record.leader_epoch}, {record.end}",
+        )
+    epoch = LeaderEpoch(leader.leader_epoch + 1)
+    tenure = Tenure(epoch, owner, record.handover, record.end)
     _put_tenures(draft, topic, {record.partition: (*topic.partitions[record.partition], tenure)})
 
 

@@ -121,3 +121,71 @@ def test_a_broker_that_does_not_know_a_topic_yet_learns_of_it_when_it_is_asked()
             assert (await second.produce(batch(b"x"))).error_code == 0
 
     run(story)
+
+
+def test_a_partition_is_given_away_and_comes_back() -> None:
+    """The receiver goes on behind the giver's records; so does the giver when it gets it back."""
+    here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker(1) as first, here.broker(2) as second:
+            topic_id = await shared_topic(first, first)
+            place = TopicPartition(topic_id, 0)
+            written: list[bytes | None] = []
+            owner, other = first, second
+            for number in range(5):
+                value = b"%d" % number
+                answer = await owner.produce(batch(value))
+                assert (answer.error_code, answer.base_offset) == (0, number)
+                written.append(value)
+                given = await owner.broker.giving.give({place: epoch_of(other)})
+                assert given == {place}
+                refused = await owner.produce(batch(b"late"))
+                assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                await other.broker.membership.metadata.refresh()
+                await until_served(other, topic_id, 0)
+                assert await values(other, 0) == written
+                owner, other = other, owner
+
+    run(story)
+
+
+def test_a_partition_stays_when_its_receiver_is_not_live() -> None:
+    here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker(1) as first:
+            async with here.broker(2) as second:
+                gone = epoch_of(second)
+                topic_id = await shared_topic(first, first)
+                await first.produce(batch(b"a"))
+            assert await first.broker.giving.give({TopicPartition(topic_id, 0): gone}) == set()
+            assert (await first.produce(batch(b"b"))).error_code == 0
+            assert await values(first, 0) == [b"a", b"b"]
+
+    run(story)
+
+
+def test_what_was_given_away_survives_the_death_of_giver_and_receiver() -> None:
+    """Neither has written an opening image: the giver's WAL up to the move is the base."""
+    here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker(1, politely=False) as first:
+            async with here.broker(2, politely=False) as second:
+                topic_id = await shared_topic(first, first, first)
+                for value in (b"a", b"b"):
+                    await first.produce(batch(value))
+                await first.broker.writes.checkpointer.checkpoint()
+                await first.produce(batch(b"c"))
+                await first.broker.giving.give({TopicPartition(topic_id, 0): epoch_of(second)})
+            # The giver goes on with other partitions, and its checkpoints hold the given one.
+            for _ in range(3):
+                await first.produce(batch(b"x"), 1)
+                await first.broker.writes.checkpointer.checkpoint()
+        async with here.broker(3) as third:
+            assert await values(third, 0) == [b"a", b"b", b"c"]
+            assert await values(third, 1) == [b"x", b"x", b"x"]
+            assert (await third.produce(batch(b"d"))).base_offset == 3
+
+    run(story)

@@ -1,0 +1,108 @@
+"""Gives partitions of this incarnation to other brokers (rule C3).
+
+1. Refuse requests for the partitions; stop their coordinators. What waits for them is refused.
+2. Wait until all that was appended is durable.
+3. Append one entry with a move for each partition. It names the slot of this WAL at which the
+   partition's entries end, and the next offset.
+4. Checkpoints go on holding the image until the receiver's opening image is durable. The receiver
+   recovers the partition from them and from the WAL below the slot.
+
+The effects of failures:
+
+- The process dies before the entry: the partitions are still its own, and the takeover of this
+  incarnation gives them to others, like all the rest.
+- It dies after the entry: the receiver has them. It finds the last checkpoint and the slots behind.
+- The receiver is fenced, or the topic is deleted: the metadata log refuses the move, and this
+  broker serves the partition again.
+- The store fails: the entry was not appended, and this broker serves the partitions again.
+- The outcome of the entry is unknown: the metadata log reads until it is known, or ends this
+  incarnation. Until then the partitions are not served.
+- This incarnation is fenced: the entry is refused and the broker ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from tidelog.broker.append.write_path import WritePath
+from tidelog.broker.partitions.partitions import Partition
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.records.records import PartitionMoved
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.identifiers import Epoch, TopicPartition
+from tidelog.wal.log.tenure import TenureEnd
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionGiving:
+    """Gives partitions away. Calls may overlap; each partition is in one of them at most."""
+
+    def __init__(
+        self, metadata: MetadataLog, writes: WritePath, withheld: Callable[[], None]
+    ) -> None:
+        """`withheld`: called when partitions are no longer served, or are served again."""
+        self._metadata = metadata
+        self._writes = writes
+        self._epoch = writes.wal.incarnation.epoch
+        self._withheld = withheld
+
+    async def give(self, receivers: Mapping[TopicPartition, Epoch]) -> frozenset[TopicPartition]:
+        """Give each partition to its receiver, and return those that were given.
+
+        The others are not served by this broker, are damaged, or have a receiver that is not live;
+        they stay as they are. Raises WalLost or Fenced if the incarnation has ended, and StoreError
+        after which all partitions are served again.
+        """
+        registry = self._writes.partitions
+        found = [registry.get(place) for place in receivers]
+        giving = [each for each in found if each is not None and each.fault is None]
+        for partition in giving:
+            registry.withhold(partition)
+        self._withheld()
+        try:
+            await self._writes.durable()
+            return await self._move(giving, receivers)
+        finally:
+            # A given partition is not withheld any more, and stays away.
+            for partition in giving:
+                registry.resume(partition)
+            self._withheld()
+
+    async def _move(
+        self, giving: Sequence[Partition], receivers: Mapping[TopicPartition, Epoch]
+    ) -> frozenset[TopicPartition]:
+        slot = self._writes.wal.durable_end
+        moves = [
+            PartitionMoved(
+                each.log.partition.topic_id,
+                each.log.partition.partition,
+                receivers[each.log.partition],
+                None,
+                each.log.leader_epoch,
+                TenureEnd(slot, each.log.next_offset),
+            )
+            for each in giving
+        ]
+
+        def build(state: ClusterState) -> list[PartitionMoved]:
+            return [move for move in moves if self._may_move(state, move)]
+
+        await self._metadata.append(self._epoch, build)
+        state = self._metadata.state
+        given = frozenset(
+            each.log.partition for each in giving if not self._is_mine(state, each.log.partition)
+        )
+        logger.info("partitions were given away", extra={"partitions": len(given)})
+        return given
+
+    def _may_move(self, state: ClusterState, move: PartitionMoved) -> bool:
+        place = TopicPartition(move.topic_id, move.partition)
+        return (
+            self._is_mine(state, place) and move.owner != self._epoch and state.is_live(move.owner)
+        )
+
+    def _is_mine(self, state: ClusterState, place: TopicPartition) -> bool:
+        tenure = state.leader(place)
+        return tenure is not None and tenure.incarnation.epoch == self._epoch
