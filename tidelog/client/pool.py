@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import TypeVar, cast
 
+from tidelog.client.connections import Connections
 from tidelog.client.errors import ReadRefused, RequestFailed, RequestOutcome, no_topic
 from tidelog.client.metadata import MetadataCache, TopicMetadata
 from tidelog.client.settings import ClientSettings
-from tidelog.client.transport import Address, BrokerConnection, address_text
+from tidelog.client.transport import Address, BrokerConnection
 from tidelog.clock import Clock
 from tidelog.network import Network
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.frames import new_scratch
 from tidelog.protocol.message import Request, Response
 from tidelog.protocol.schemas.coordinators import FindCoordinatorRequest
 from tidelog.protocol.schemas.metadata import (
@@ -53,14 +52,10 @@ class Client:
         if not bootstrap:
             raise ValueError("a client needs the address of at least one broker")
         self.settings = settings if settings is not None else ClientSettings()
-        self._network = network
         self._clock = clock
         self._bootstrap = list(bootstrap)
-        self._scratch = new_scratch()
-        self._connections: dict[Address, BrokerConnection] = {}
-        self._connecting: dict[Address, asyncio.Lock] = {}
+        self._connections: Connections[Address] = Connections(network, self.settings)
         self._cache = MetadataCache(self.settings.metadata_age_ms_max, self.settings.topics_max)
-        self._closed = False
 
     async def __aenter__(self) -> Client:
         return self
@@ -75,10 +70,7 @@ class Client:
 
     async def close(self) -> None:
         """Close all connections. Unanswered requests fail."""
-        self._closed = True
-        connections = list(self._connections.values())
-        self._connections.clear()
-        await asyncio.gather(*(connection.close() for connection in connections))
+        await self._connections.close()
 
     # --- requests ---
 
@@ -154,9 +146,9 @@ class Client:
         Raises:
             RequestFailed: no broker was reachable; the message names each address and reason.
         """
-        for connection in self._connections.values():
-            if connection.is_open:
-                return connection
+        connection = self._connections.any_open()
+        if connection is not None:
+            return connection
         failures: list[RequestFailed] = []
         async for attempt in self._attempts():
             if isinstance(attempt, BrokerConnection):
@@ -220,36 +212,7 @@ class Client:
                 yield failure
 
     async def _connection(self, address: Address) -> BrokerConnection:
-        # One task at a time connects to an address; the others then use its connection.
-        async with self._connecting.setdefault(address, asyncio.Lock()):
-            self._check_open(address)
-            connection = self._connections.get(address)
-            if connection is None or not connection.is_open:
-                self._drop_closed()
-                connection = await BrokerConnection.open(
-                    self._network, address, self.settings, self._scratch
-                )
-                if self._closed:
-                    await connection.close()
-                    self._check_open(address)
-                self._connections[address] = connection
-            return connection
-
-    def _check_open(self, address: Address) -> None:
-        if self._closed:
-            why = "the client is closed"
-            raise RequestFailed(
-                "connecting", address_text(address), RequestOutcome.NOT_APPLIED, why
-            )
-
-    def _drop_closed(self) -> None:
-        """Drop closed connections, and the locks of addresses without a connection."""
-        for address, connection in list(self._connections.items()):
-            if not connection.is_open:
-                del self._connections[address]
-        for address, lock in list(self._connecting.items()):
-            if address not in self._connections and not lock.locked():
-                del self._connecting[address]
+        return await self._connections.get(address, address)
 
     # --- metadata ---
 

@@ -21,6 +21,7 @@ from tidelog.protocol.schemas import (
     group_offsets,
     groups,
     metadata,
+    metadata_moved,
     offsets,
     produce,
     quorum,
@@ -94,6 +95,7 @@ class OwnApiKey(enum.IntEnum):
 
     FLUSH_TOPICS = 20_000
     ADOPT = 20_001
+    METADATA_MOVED = 20_003
 
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
@@ -248,5 +250,6 @@ for _request, _response in (
     (metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse),
     (flush.FlushTopicsRequest, flush.FlushTopicsResponse),
     (adopt.AdoptRequest, adopt.AdoptResponse),
+    (metadata_moved.MetadataMovedRequest, metadata_moved.MetadataMovedResponse),
 ):
     register(_request, _response)

@@ -38,6 +38,8 @@ T = TypeVar("T")
 S = TypeVar("S", bound="Struct")
 
 VERSION_MAX = 32767
+OWN_TAGS_FROM = 10_000
+"""The first tag of Tidelog's own fields in Kafka's messages. Foreign decoders skip them."""
 
 
 class WireKind(enum.Enum):

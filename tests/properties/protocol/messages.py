@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tidelog.protocol.api import OWN_KEYS_FROM, registered, request_type, response_type
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.fields import Field, WireKind, WireType
+from tidelog.protocol.fields import OWN_TAGS_FROM, Field, WireKind, WireType
 from tidelog.protocol.message import Message, Struct
 from tidelog.protocol.wire import NULL_UUID
 
@@ -39,19 +39,34 @@ def case_name(case: tuple[type[Message], int]) -> str:
     return f"{case[0].__name__}-{case[1]}"
 
 
-def random_message(message_type: type[Message], version: int, seed: int, richness: int) -> Any:
-    """A message with any values in the fields of `version` and the defaults in the others."""
-    return _Generator(random.Random(seed), version, richness).struct(message_type)
+def random_message(
+    message_type: type[Message], version: int, seed: int, richness: int, *, own: bool = True
+) -> Any:
+    """A message with any values in the fields of `version` and the defaults in the others.
+
+    `own`: whether Tidelog's own fields in Kafka's messages count.
+    """
+    return _Generator(random.Random(seed), version, richness, own).struct(message_type)
+
+
+def is_own(field: Field) -> bool:
+    """Whether Kafka's message has no such field."""
+    return field.tag is not None and field.tag >= OWN_TAGS_FROM
 
 
 class _Generator:
-    def __init__(self, chance: random.Random, version: int, richness: int) -> None:
+    def __init__(self, chance: random.Random, version: int, richness: int, own: bool) -> None:
         self._chance = chance
         self._version = version
         self._richness = richness
+        self._own = own
 
     def struct(self, type_: type[Struct]) -> Any:
-        present = (field for field in type_.FIELDS if self._version in field.versions)
+        present = (
+            field
+            for field in type_.FIELDS
+            if self._version in field.versions and (self._own or not is_own(field))
+        )
         return type_(**{field.name: self._value(field) for field in present})
 
     def _value(self, field: Field) -> Any:

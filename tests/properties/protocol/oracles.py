@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
+from tests.properties.protocol.messages import is_own
 from tidelog.protocol.fields import Field, WireKind
 from tidelog.protocol.message import Message, Request, Struct
 from tidelog.protocol.schemas.api_versions import ApiVersionsResponse
@@ -69,8 +70,7 @@ def same_values(ours: Any, theirs: Any, version: int) -> bool:
     if isinstance(ours, Struct):
         return all(
             same_values(getattr(ours, field.name), _attribute(theirs, field.name), version)
-            for field in ours.FIELDS
-            if version in field.versions
+            for field in kafkas_fields(type(ours), version)
         )
     if isinstance(ours, list):
         return len(ours) == len(theirs) and all(map(same_values, ours, theirs, repeat(version)))
@@ -104,6 +104,11 @@ def kio_fields(kio_type: Any) -> dict[str, Any]:
     }
 
 
+def kafkas_fields(type_: type[Struct], version: int) -> list[Field]:
+    """The fields of a version without Tidelog's own."""
+    return [field for field in type_.FIELDS if version in field.versions and not is_own(field)]
+
+
 def kio_struct(annotation: Any) -> Any:
     """The dataclass inside `tuple[X, ...] | None`."""
     while not dataclasses.is_dataclass(annotation):
@@ -113,7 +118,7 @@ def kio_struct(annotation: Any) -> Any:
 
 def _to_kio(struct: Struct, version: int, kio_type: Any) -> Any:
     fields = kio_fields(kio_type)
-    ours = [field for field in struct.FIELDS if version in field.versions]
+    ours = kafkas_fields(type(struct), version)
     assert fields.keys() == {field.name for field in ours}
     values = {}
     for field in ours:
@@ -148,10 +153,9 @@ def _value_to_kio(value: Any, field: Field, version: int, theirs: Any) -> Any:
 def _from_kio(entity: Any, version: int, type_: type[Struct]) -> Any:
     fields = kio_fields(type(entity))
     values = {}
-    for field in type_.FIELDS:
-        if version in field.versions:
-            value = getattr(entity, fields[field.name].name)
-            values[field.name] = _value_from_kio(value, field, version)
+    for field in kafkas_fields(type_, version):
+        value = getattr(entity, fields[field.name].name)
+        values[field.name] = _value_from_kio(value, field, version)
     return type_(**values)
 
 

@@ -11,7 +11,13 @@ from kio.serial._introspect import is_optional
 from kio.static.primitive import i32Timedelta
 
 from tests.properties.protocol.messages import ALL, case_name
-from tests.properties.protocol.oracles import Unsupported, kio_fields, kio_struct, kio_type_of
+from tests.properties.protocol.oracles import (
+    Unsupported,
+    kafkas_fields,
+    kio_fields,
+    kio_struct,
+    kio_type_of,
+)
 from tidelog.protocol.fields import Field, WireKind
 from tidelog.protocol.message import Message, Struct
 
@@ -52,7 +58,7 @@ def test_fields_agree_with_kafkas(case: tuple[type[Message], int]) -> None:
 
 def _compare(ours: type[Struct], version: int, theirs: Any) -> None:
     their_fields = kio_fields(theirs)
-    present = [field for field in ours.FIELDS if version in field.versions]
+    present = kafkas_fields(ours, version)
     untagged = [field.name for field in present if field.tag is None]
     assert untagged == [name for name, f in their_fields.items() if "tag" not in f.metadata]
     for field in present:

@@ -3,8 +3,23 @@ WriteTxnMarkers (27) and TxnOffsetCommit (28): transactions (KIP-98, KIP-890).""
 
 from __future__ import annotations
 
-from tidelog.protocol.fields import array, boolean, int8, int16, int32, int64, string
+from uuid import UUID
+
+from tidelog.protocol.fields import (
+    OWN_TAGS_FROM,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uuid,
+)
 from tidelog.protocol.message import Request, Response, Struct
+
+NO_ORDINAL = -1
+"""The transaction's number is not told: the sender is a foreign broker or tool."""
 
 
 class InitProducerIdRequest(
@@ -79,8 +94,11 @@ class AddPartitionsToTxnTopicResult(Struct):
 
 
 class AddPartitionsToTxnResult(Struct):
+    """The results of one transaction; Tidelog tells its own brokers the transaction's ordinal."""
+
     transactional_id: str = string()
     topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult)
+    ordinal: int = int64(default=NO_ORDINAL, tag=OWN_TAGS_FROM)
 
 
 class AddPartitionsToTxnResponse(Response, api_key=24, versions=(0, 5), flexible=3):
@@ -129,14 +147,15 @@ class EndTxnResponse(Response, api_key=26, versions=(0, 5), flexible=3):
 
 
 class WritableTxnMarkerTopic(Struct):
-    """The partitions of one topic."""
+    """The partitions of one topic; Tidelog's coordinators also tell the topic's id."""
 
     name: str = string()
     partition_indexes: list[int] = array(int32)
+    topic_id: UUID = uuid(tag=OWN_TAGS_FROM)
 
 
 class WritableTxnMarker(Struct):
-    """The marker of one producer."""
+    """The marker of one producer; Tidelog's coordinators also tell the transaction's ordinal."""
 
     producer_id: int = int64()
     producer_epoch: int = int16()
@@ -144,6 +163,7 @@ class WritableTxnMarker(Struct):
     topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic)
     coordinator_epoch: int = int32()
     transaction_version: int = int8("2+")
+    ordinal: int = int64(default=NO_ORDINAL, tag=OWN_TAGS_FROM)
 
 
 class WriteTxnMarkersRequest(

@@ -1,0 +1,81 @@
+"""Connections to brokers: one for each key, opened on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from tidelog.client.errors import RequestFailed, RequestOutcome
+from tidelog.client.settings import ClientSettings
+from tidelog.client.transport import Address, BrokerConnection, address_text
+from tidelog.network import Network
+from tidelog.protocol.frames import new_scratch
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Connections(Generic[K]):
+    """Open connections by key. Nothing is retried: a connection that ends is replaced on demand."""
+
+    def __init__(self, network: Network, settings: ClientSettings) -> None:
+        self.settings = settings
+        self._network = network
+        self._scratch = new_scratch()
+        self._open: dict[K, BrokerConnection] = {}
+        self._opening: dict[K, asyncio.Lock] = {}
+        self._closed = False
+
+    def any_open(self) -> BrokerConnection | None:
+        """An open connection, if there is one."""
+        return next((each for each in self._open.values() if each.is_open), None)
+
+    async def get(self, key: K, address: Address) -> BrokerConnection:
+        """The connection of a key, opened to this address if there is none.
+
+        Raises:
+            RequestFailed: the broker is unreachable.
+        """
+        # One task at a time opens a key's connection; the others then use it.
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            self._check_usable(address)
+            connection = self._open.get(key)
+            if connection is None or not connection.is_open:
+                self._forget_ended()
+                connection = await BrokerConnection.open(
+                    self._network, address, self.settings, self._scratch
+                )
+                if self._closed:
+                    await connection.close()
+                    self._check_usable(address)
+                self._open[key] = connection
+            return connection
+
+    def abort(self, key: K, why: str) -> None:
+        """Close a key's connection at once, if there is one. Unanswered requests fail."""
+        connection = self._open.get(key)
+        if connection is not None:
+            connection.abort(why)
+
+    async def close(self) -> None:
+        """Close all connections. Unanswered requests fail."""
+        self._closed = True
+        connections = list(self._open.values())
+        self._open.clear()
+        await asyncio.gather(*(connection.close() for connection in connections))
+
+    def _check_usable(self, address: Address) -> None:
+        if self._closed:
+            why = "the client is closed"
+            raise RequestFailed(
+                "connecting", address_text(address), RequestOutcome.NOT_APPLIED, why
+            )
+
+    def _forget_ended(self) -> None:
+        """Drop ended connections, and the locks of keys without a connection."""
+        for key, connection in list(self._open.items()):
+            if not connection.is_open:
+                del self._open[key]
+        for key, lock in list(self._opening.items()):
+            if key not in self._open and not lock.locked():
+                del self._opening[key]
