@@ -40,6 +40,7 @@ from tidelog.broker.options import BrokerOptions
 from tidelog.broker.partition_giving import PartitionGiving
 from tidelog.broker.partition_recovery import PartitionRecovery
 from tidelog.broker.partitions.partitions import PartitionRegistry
+from tidelog.broker.peers.peers import Peers
 from tidelog.broker.read.layer_metrics import UnservedCollector
 from tidelog.broker.read.read_path import ReadPath
 from tidelog.broker.running import (
@@ -173,7 +174,8 @@ async def startup(
         table_path.roller,
         table_path.cleaner(writes.appender),
     )
-    coordination = _coordinate(opened, membership, writes, recovery)
+    peers = _open_peers(opened, membership, closing)
+    coordination = _coordinate(opened, membership, writes, recovery, peers)
     health = _health(opened, membership, writes, coordination, table_path, reads)
     maintenance = new_maintenance(
         environment,
@@ -386,8 +388,28 @@ def _recovery(
     return recovery
 
 
+def _open_peers(opened: OpenedCluster, membership: Membership, closing: AsyncExitStack) -> Peers:
+    """The requests to other brokers, which follow the metadata log."""
+    environment = opened.environment
+    peers = Peers(
+        environment.network,
+        environment.clock,
+        environment.entropy,
+        membership.state,
+        membership.incarnation,
+        opened.settings.now(),
+    )
+    closing.push_async_callback(peers.close)
+    opened.metadata.subscribe(lambda sequence, _: peers.follow(sequence))
+    return peers
+
+
 def _coordinate(
-    opened: OpenedCluster, membership: Membership, writes: WritePath, recovery: PartitionRecovery
+    opened: OpenedCluster,
+    membership: Membership,
+    writes: WritePath,
+    recovery: PartitionRecovery,
+    peers: Peers,
 ) -> Coordination:
     environment, settings = opened.environment, opened.settings.now()
     coordinators = Coordinators(
@@ -400,8 +422,10 @@ def _coordinate(
         settings,
         membership.may_serve_reads,
         opened.limits,
+        peers,
+        opened.metadata.refresh,
     )
-    admissions = Admissions(coordinators, environment.clock)
+    admissions = Admissions(coordinators, peers, membership.renewal.renewed, environment.clock)
     adopter = Adopter(
         environment.store,
         environment.clock,

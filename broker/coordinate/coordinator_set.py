@@ -41,16 +41,21 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
 
         Raises CoordinatorRefused if this broker does not host it.
         """
-        topic = self._state().topic_named(self._topic_name)
-        if topic is not None:
-            number = partition_for(key, topic.partition_count)
-            found = self.at(TopicPartition(topic.topic_id, number))
-            if found is not None:
-                return found
+        place = self.place_of(key)
+        found = None if place is None else self.at(place)
+        if found is not None:
+            return found
         raise CoordinatorRefused(
             ErrorCode.NOT_COORDINATOR,
             f"this broker does not lead the partition of {self._topic_name} of {key!r}",
         )
+
+    def place_of(self, key: str) -> TopicPartition | None:
+        """The partition whose leader coordinates the key; None without the internal topic."""
+        topic = self._state().topic_named(self._topic_name)
+        if topic is None:
+            return None
+        return TopicPartition(topic.topic_id, partition_for(key, topic.partition_count))
 
     def at(self, partition: TopicPartition) -> CoordinatorRuntime[CommandT, RecordT, ReplyT] | None:
         """The coordinator whose log the partition is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from tidelog.broker.coordinate.marker_writer import MarkerWriter
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
+from tidelog.broker.peers.peers import Peers
 from tidelog.broker.read.log_reader import LogReader
 from tidelog.broker.settings.group_config import GroupConfig
 from tidelog.broker.settings.settings import BrokerSettings
@@ -96,7 +97,10 @@ class Coordinators:
         settings: BrokerSettings,
         may_serve: Callable[[], bool],
         limits: LimitsMet,
+        peers: Peers,
+        refresh: Callable[[], Awaitable[object]],
     ) -> None:
+        """`refresh` reads the metadata log to its end."""
         self._environment = environment
         self._state = state
         self._settings = settings
@@ -128,7 +132,15 @@ class Coordinators:
         self.markers = MarkerWriter(log_writer, lambda: self.groups, environment.clock)
         """Writes the markers that other coordinators send."""
         self._delivery = MarkerDelivery(
-            self.markers, partitions, wal, environment.clock, environment.crash_points
+            self.markers,
+            partitions,
+            wal,
+            peers,
+            state,
+            refresh,
+            environment.clock,
+            environment.entropy,
+            environment.crash_points,
         )
         self.groups = CoordinatorSet(GROUP_TOPIC, state, partitions, self._start_groups)
         self.transactions = CoordinatorSet(
@@ -159,6 +171,7 @@ class Coordinators:
         if not self._closed:
             self.groups.keep_in_step()
             self.transactions.keep_in_step()
+            self._delivery.leaders_changed()
 
     def faults(self) -> list[tuple[str, TidelogError]]:
         """The partitions whose coordinators cannot serve, by name, with the reason.

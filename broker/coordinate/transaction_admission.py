@@ -8,16 +8,26 @@ decided before the append, the log refuses the batch.
 
 A coordinator on this broker answers at once. Its addition precedes the batch in the same WAL, so
 the batch does not survive without it (H2).
+
+A coordinator on another broker answers when the addition is durable. If this broker dies meanwhile,
+the partition is enlisted without data, which does no harm. If the answer is lost, the broker or the
+producer asks again. If an old owner of the coordinator's partition wakes up, it answers nothing:
+its lease is not fresh (B3). If this broker gave the partition away meanwhile, the append is refused
+(C3).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.partitions.partitions import Partition
+from tidelog.broker.peers.connections import PeerUnreachable
+from tidelog.broker.peers.enlistments import Enlistment
+from tidelog.broker.peers.peers import Peers
 from tidelog.clock import Clock
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.coordinator.transaction.commands import (
@@ -31,7 +41,7 @@ from tidelog.coordinator.transaction.commands import (
     VerifyReply,
 )
 from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM, EnlistedPartition
-from tidelog.identifiers import ProducerEpoch, ProducerId
+from tidelog.identifiers import Epoch, ProducerEpoch, ProducerId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
@@ -42,9 +52,14 @@ from tidelog.records.batch import (
 from tidelog.records.buffers import Buffer
 from tidelog.wal.log.entries import NO_ORDINAL
 
+logger = logging.getLogger(__name__)
+
 RETRY_SECONDS: Final = 0.02
 ATTEMPTS_MAX: Final = 6
-"""The attempts while a coordinator still ends the previous transaction; the times are Kafka's."""
+"""The attempts while a coordinator still ends the previous transaction, or is not where this broker
+looks for it. The times are Kafka's."""
+_ELSEWHERE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.NETWORK_EXCEPTION})
+"""Answers of another broker after which this broker reads the metadata log."""
 
 
 class Admission(NamedTuple):
@@ -80,16 +95,27 @@ def transactional_identity(records: Buffer) -> Identity | None:
 
 
 class Admissions:
-    """Asks the transaction coordinators of this broker."""
+    """Asks the transaction coordinators of this broker and of others."""
 
-    def __init__(self, coordinators: Coordinators, clock: Clock) -> None:
+    def __init__(
+        self,
+        coordinators: Coordinators,
+        peers: Peers,
+        renewed: Callable[[], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        """`renewed` waits until the view of the metadata log has been renewed."""
         self._coordinators = coordinators
+        self._peers = peers
+        self._renewed = renewed
         self._clock = clock
 
     def admit_at_once(
         self, wanted: Wanted, partitions: Sequence[Partition]
     ) -> Mapping[Partition, Admission] | None:
         """Each partition's admission; None if it needs a wait: then use `admit`."""
+        if self._peer(wanted) is not None:
+            return None
         try:
             answer = self.ask(wanted, partitions)
             if not answer.done():
@@ -105,20 +131,54 @@ class Admissions:
     ) -> Mapping[Partition, Admission]:
         """Each partition's admission, once the coordinator can answer.
 
-        Retries for a while if the producer's previous transaction is still ending.
+        Retries for a while if the producer's previous transaction is still ending, or if another
+        broker does not answer as the coordinator.
         """
         for remaining in reversed(range(ATTEMPTS_MAX)):
-            try:
-                admissions = admissions_of(await self.ask(wanted, partitions), partitions)
-            except CoordinatorRefused as error:
-                return dict.fromkeys(partitions, Admission(error.code))
-            if not (remaining and _may_be_later(wanted, admissions)):
+            peer = self._peer(wanted)
+            if peer is None:
+                admissions = await self._admitted_here(wanted, partitions)
+                is_elsewhere = False
+            else:
+                admissions = await self._admitted_there(peer, wanted, partitions)
+                is_elsewhere = any(each.error in _ELSEWHERE for each in admissions.values())
+            if not (remaining and (is_elsewhere or _may_be_later(wanted, admissions))):
                 break
+            if is_elsewhere:
+                await self._renewed()
             await self._clock.sleep(RETRY_SECONDS)
         return admissions
 
+    def _peer(self, wanted: Wanted) -> Epoch | None:
+        """The other broker that coordinates the transaction."""
+        place = self._coordinators.transactions.place_of(wanted.transactional_id)
+        return None if place is None else self._peers.leading(place)
+
+    async def _admitted_here(
+        self, wanted: Wanted, partitions: Sequence[Partition]
+    ) -> Mapping[Partition, Admission]:
+        try:
+            return admissions_of(await self.ask(wanted, partitions), partitions)
+        except CoordinatorRefused as error:
+            return dict.fromkeys(partitions, Admission(error.code))
+
+    async def _admitted_there(
+        self, peer: Epoch, wanted: Wanted, partitions: Sequence[Partition]
+    ) -> Mapping[Partition, Admission]:
+        enlisted = frozenset(map(_enlisted, partitions))
+        asked = Enlistment(wanted.transactional_id, wanted.identity, wanted.adds, enlisted)
+        try:
+            codes, ordinal = await self._peers.enlist(peer, asked)
+        except PeerUnreachable as error:
+            logger.info("a transaction's coordinator gave no answer", extra={"why": str(error)})
+            return dict.fromkeys(partitions, Admission(ErrorCode.NETWORK_EXCEPTION))
+        return {each: Admission(codes[_enlisted(each)], ordinal) for each in partitions}
+
     def ask(self, wanted: Wanted, partitions: Sequence[Partition]) -> asyncio.Future[Reply]:
-        """Ask the coordinator to add or to verify the partitions. Raises CoordinatorRefused."""
+        """Ask a coordinator of this broker to add or to verify the partitions.
+
+        Raises CoordinatorRefused.
+        """
         enlisted = frozenset(map(_enlisted, partitions))
         command: Command
         if wanted.adds:

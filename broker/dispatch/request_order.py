@@ -44,6 +44,9 @@ _NOTHING: Final[frozenset[int]] = frozenset()
 SIDE_BY_SIDE: Final[Mapping[int, frozenset[int]]] = {
     ApiKey.PRODUCE: _PRODUCE | _ENLISTING,
     **dict.fromkeys(_ENLISTING, _PRODUCE),
+    # Other brokers send these one after the other, for many transactions.
+    ApiKey.ADD_PARTITIONS_TO_TXN: _PRODUCE | {ApiKey.ADD_PARTITIONS_TO_TXN},
+    ApiKey.WRITE_TXN_MARKERS: frozenset({ApiKey.WRITE_TXN_MARKERS}),
     **dict.fromkeys(_GROUP, _GROUP),
     # They show the cluster, which the other requests do not change.
     **dict.fromkeys((ApiKey.METADATA, ApiKey.FIND_COORDINATOR), _PRODUCE | _GROUP),

@@ -18,6 +18,7 @@ from tidelog.broker.handlers.cluster.configs import (
     list_config_resources,
 )
 from tidelog.broker.handlers.cluster.metadata import describe_topic_partitions, metadata
+from tidelog.broker.handlers.cluster.metadata_moved import metadata_moved
 from tidelog.broker.handlers.cluster.replicas import (
     alter_partition_reassignments,
     alter_replica_log_dirs,
@@ -104,6 +105,7 @@ HANDLERS: Final[Mapping[int, Handler]] = {
             ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
             ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
             ApiKey.ELECT_LEADERS: elect_leaders,
+            OwnApiKey.METADATA_MOVED: metadata_moved,
         },
     ),
     **_given(

@@ -49,6 +49,7 @@ OLDER_CODES: Final[Mapping[tuple[ApiKey, ErrorCode], Since]] = MappingProxyType(
         (ApiKey.PRODUCE, ErrorCode.NOT_COORDINATOR): _TRY_AGAIN,
         (ApiKey.PRODUCE, ErrorCode.CONCURRENT_TRANSACTIONS): _TRY_AGAIN,
         (ApiKey.PRODUCE, ErrorCode.NETWORK_EXCEPTION): _TRY_AGAIN,
+        (ApiKey.PRODUCE, ErrorCode.OPERATION_NOT_ATTEMPTED): _TRY_AGAIN,
     }
 )
 

@@ -9,10 +9,22 @@ from typing import Generic, TypeVar
 from tidelog.client.errors import RequestFailed, RequestOutcome
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transport import Address, BrokerConnection, address_text
+from tidelog.errors import to_keep
 from tidelog.network import Network
 from tidelog.protocol.frames import new_scratch
 
 K = TypeVar("K", bound=Hashable)
+
+
+class _Opening:
+    """The attempts to open a key's connection, one at a time."""
+
+    __slots__ = ("failed", "failure", "lock")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.failed = 0
+        self.failure: RequestFailed | None = None
 
 
 class Connections(Generic[K]):
@@ -23,7 +35,7 @@ class Connections(Generic[K]):
         self._network = network
         self._scratch = new_scratch()
         self._open: dict[K, BrokerConnection] = {}
-        self._opening: dict[K, asyncio.Lock] = {}
+        self._opening: dict[K, _Opening] = {}
         self._closed = False
 
     def any_open(self) -> BrokerConnection | None:
@@ -36,19 +48,30 @@ class Connections(Generic[K]):
         Raises:
             RequestFailed: the broker is unreachable.
         """
-        # One task at a time opens a key's connection; the others then use it.
-        async with self._opening.setdefault(key, asyncio.Lock()):
+        opening = self._opening.setdefault(key, _Opening())
+        failed = opening.failed
+        # One task at a time opens a key's connection. The others share its outcome: if each tried
+        # in turn, the last one would wait for all of their timeouts.
+        async with opening.lock:
             self._check_usable(address)
             connection = self._open.get(key)
-            if connection is None or not connection.is_open:
-                self._forget_ended()
+            if connection is not None and connection.is_open:
+                return connection
+            if opening.failure is not None and opening.failed > failed:
+                raise opening.failure
+            self._forget_ended()
+            try:
                 connection = await BrokerConnection.open(
                     self._network, address, self.settings, self._scratch
                 )
-                if self._closed:
-                    await connection.close()
-                    self._check_usable(address)
-                self._open[key] = connection
+            except RequestFailed as failure:
+                opening.failed += 1
+                opening.failure = to_keep(failure)
+                raise
+            if self._closed:
+                await connection.close()
+                self._check_usable(address)
+            self._open[key] = connection
             return connection
 
     def abort(self, key: K, why: str) -> None:
@@ -76,6 +99,6 @@ class Connections(Generic[K]):
         for key, connection in list(self._open.items()):
             if not connection.is_open:
                 del self._open[key]
-        for key, lock in list(self._opening.items()):
-            if key not in self._open and not lock.locked():
+        for key, opening in list(self._opening.items()):
+            if key not in self._open and not opening.lock.locked():
                 del self._opening[key]

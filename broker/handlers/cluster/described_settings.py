@@ -229,7 +229,6 @@ _ABSENT: Final = (
         replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807
         replica.selector.class string
         socket.connection.setup.timeout.max.ms long 30000
-        socket.connection.setup.timeout.ms long 10000
         transaction.state.log.load.buffer.size int 5242880
         """,
     ),

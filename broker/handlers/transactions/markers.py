@@ -2,6 +2,11 @@
 
 The coordinators of other brokers send it, and tools that end transactions unknown to any
 coordinator (KIP-664). Answered when the markers are durable.
+
+A coordinator's marker names its transaction by the ordinal (H1) and its topic by the id. A tool's
+marker has neither and follows Kafka's rules. If a topic was deleted and created again under its
+name, the id keeps the marker out of the new topic. Without the id the ordinal would do: the new
+partition has another transaction open, or none.
 """
 
 from __future__ import annotations
@@ -21,14 +26,24 @@ from tidelog.protocol.schemas.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from tidelog.protocol.wire import NULL_UUID
 
 logger = logging.getLogger(__name__)
 
 NOTHING_WRITTEN = Slot(-1)
+_OF_THE_VIEW = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    }
+)
+"""Refusals that another view of the metadata log might not give."""
 
 
 class _Outcome(NamedTuple):
@@ -53,22 +68,32 @@ def _write(broker: TransactionServices, marker: WritableTxnMarker) -> list[list[
         marker.producer_epoch,
         marker.transaction_result,
         marker.coordinator_epoch,
+        ordinal=marker.ordinal,
         transaction_version=marker.transaction_version,
     )
     return [
-        [_write_one(broker, ended, topic.name, number) for number in topic.partition_indexes]
+        [_write_one(broker, ended, topic, number) for number in topic.partition_indexes]
         for topic in marker.topics
     ]
 
 
 def _write_one(
-    broker: TransactionServices, ended: EndedTransaction, topic: str, number: int
+    broker: TransactionServices,
+    ended: EndedTransaction,
+    topic: WritableTxnMarkerTopic,
+    number: int,
 ) -> _Outcome:
     try:
-        partition = broker.partitions.named(topic, number)
-        slot = broker.coordinators.markers.write(partition, ended)
+        partition = broker.partitions.named(topic.name, number)
     except PartitionError as error:
         return _Outcome(number, error.code)
+    if topic.topic_id not in (NULL_UUID, partition.log.partition.topic_id):
+        return _Outcome(number, ErrorCode.INCONSISTENT_TOPIC_ID)
+    try:
+        slot = broker.coordinators.markers.write(partition, ended)
+    except PartitionError as error:
+        # The refusal may rest on appends that are not durable yet.
+        return _Outcome(number, error.code, broker.wal.newest_slot)
     except TidelogError as error:
         logger.warning("a marker was not written", extra={"why": str(error)})
         return _Outcome(number, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -80,8 +105,8 @@ async def _answer(
     request: WriteTxnMarkersRequest,
     written: Sequence[list[list[_Outcome]]],
 ) -> WriteTxnMarkersResponse:
-    slots = (each.slot for topics in written for outcomes in topics for each in outcomes)
-    newest = max(slots, default=NOTHING_WRITTEN)
+    outcomes = [each for topics in written for of_topic in topics for each in of_topic]
+    newest = max((each.slot for each in outcomes), default=NOTHING_WRITTEN)
     is_lost = False
     if newest != NOTHING_WRITTEN:
         try:
@@ -89,6 +114,9 @@ async def _answer(
         except TidelogError as error:
             logger.warning("it is unknown whether markers are durable", extra={"why": str(error)})
             is_lost = True
+    if any(each.code in _OF_THE_VIEW for each in outcomes):
+        # The coordinator may know more than this broker. It sends the marker again.
+        await broker.renewal.renewed()
     return WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(
@@ -96,9 +124,9 @@ async def _answer(
                 topics=[
                     WritableTxnMarkerTopicResult(
                         name=topic.name,
-                        partitions=[_partition_result(each, is_lost) for each in outcomes],
+                        partitions=[_partition_result(each, is_lost) for each in of_topic],
                     )
-                    for topic, outcomes in zip(marker.topics, topics, strict=True)
+                    for topic, of_topic in zip(marker.topics, topics, strict=True)
                 ],
             )
             for marker, topics in zip(request.markers, written, strict=True)
@@ -107,6 +135,5 @@ async def _answer(
 
 
 def _partition_result(outcome: _Outcome, is_lost: bool) -> WritableTxnMarkerPartitionResult:
-    lost = is_lost and outcome.code is ErrorCode.NONE
-    code = ErrorCode.NOT_LEADER_OR_FOLLOWER if lost else outcome.code
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_lost else outcome.code
     return WritableTxnMarkerPartitionResult(partition_index=outcome.partition, error_code=code)

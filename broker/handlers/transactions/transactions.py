@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.broker.handlers.internal_topics import create_internal_topic
 from tidelog.broker.handlers.metadata_change import ChangeFailed
@@ -44,6 +44,7 @@ from tidelog.identifiers import ProducerEpoch, ProducerId
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.transactions import (
+    NO_ORDINAL,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnPartitionResult,
@@ -170,7 +171,7 @@ def add_partitions_to_txn(
     version = context.api_version
     if version >= TRANSACTIONS_FROM:
         asked = [_enlist(broker, each, OWN_EPOCHS_FROM) for each in request.transactions]
-        return _enlisted_of_many(request.transactions, asked)
+        return _enlisted_of_many(broker, request.transactions, asked)
     only = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
@@ -180,29 +181,61 @@ def add_partitions_to_txn(
     return _enlisted_of_one(only, _enlist(broker, only, 0), version)
 
 
-_PartitionCodes = Mapping[EnlistedPartition, ErrorCode]
+class _Enlisted(NamedTuple):
+    """The coordinator's answer: each partition's code, and the transaction's ordinal (H1)."""
+
+    codes: Mapping[EnlistedPartition, ErrorCode]
+    ordinal: int = NO_ORDINAL
 
 
 def _enlist(
     broker: TransactionServices, transaction: AddPartitionsToTxnTransaction, client_version: int
-) -> Awaitable[_PartitionCodes]:
-    """Enlist now; each partition's code follows when the coordinator may answer."""
+) -> Awaitable[_Enlisted]:
+    """Enlist now; the answer follows when the coordinator may give it."""
     partitions = frozenset(
         EnlistedPartition(topic.name, number)
         for topic in transaction.topics
         for number in topic.partitions
     )
+    if _unknown(broker, partitions):
+        return _enlist_later(broker, transaction, partitions, client_version)
+    return _enlist_known(broker, transaction, partitions, client_version)
+
+
+def _unknown(
+    broker: TransactionServices, partitions: frozenset[EnlistedPartition]
+) -> set[EnlistedPartition]:
     state = broker.metadata.state
-    unknown = {each for each in partitions if not state.has_partition(*each)}
-    if unknown:
-        return _told(
-            {
-                each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if each in unknown
-                else ErrorCode.OPERATION_NOT_ATTEMPTED
-                for each in partitions
-            }
-        )
+    return {each for each in partitions if not state.has_partition(*each)}
+
+
+async def _enlist_later(
+    broker: TransactionServices,
+    transaction: AddPartitionsToTxnTransaction,
+    partitions: frozenset[EnlistedPartition],
+    client_version: int,
+) -> _Enlisted:
+    """Enlist when the metadata log was read: another broker may have created the partitions."""
+    await broker.renewal.renewed()
+    unknown = _unknown(broker, partitions)
+    if not unknown:
+        return await _enlist_known(broker, transaction, partitions, client_version)
+    return _Enlisted(
+        {
+            each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if each in unknown
+            else ErrorCode.OPERATION_NOT_ATTEMPTED
+            for each in partitions
+        }
+    )
+
+
+def _enlist_known(
+    broker: TransactionServices,
+    transaction: AddPartitionsToTxnTransaction,
+    partitions: frozenset[EnlistedPartition],
+    client_version: int,
+) -> Awaitable[_Enlisted]:
     identity = _identity(transaction.producer_id, transaction.producer_epoch)
     command: Command
     if transaction.verify_only:
@@ -221,51 +254,56 @@ def _enlist(
             release=Release.DURABLE,
         )
     asked = submit(broker, transaction.transactional_id, command)
-    return _partition_codes(partitions, asked)
+    return _enlisted(partitions, asked)
 
 
-async def _told(codes: _PartitionCodes) -> _PartitionCodes:
-    return codes
-
-
-async def _partition_codes(
-    partitions: frozenset[EnlistedPartition], asked: Awaitable[Reply]
-) -> _PartitionCodes:
+async def _enlisted(partitions: frozenset[EnlistedPartition], asked: Awaitable[Reply]) -> _Enlisted:
     try:
         reply = await asked
     except CoordinatorRefused as error:
-        return dict.fromkeys(partitions, error.code)
+        return _Enlisted(dict.fromkeys(partitions, error.code))
     assert isinstance(reply, AddReply | VerifyReply)
+    if reply.error is not ErrorCode.NONE:
+        return _Enlisted(dict.fromkeys(partitions, reply.error))
     missing = reply.missing if isinstance(reply, VerifyReply) else frozenset()
-    codes = dict.fromkeys(partitions, reply.error)
-    return codes | dict.fromkeys(missing, ErrorCode.TRANSACTION_ABORTABLE)
+    codes = dict.fromkeys(partitions, ErrorCode.NONE)
+    codes |= dict.fromkeys(missing, ErrorCode.TRANSACTION_ABORTABLE)
+    return _Enlisted(codes, reply.ordinal)
 
 
 async def _enlisted_of_many(
+    broker: TransactionServices,
     transactions: Sequence[AddPartitionsToTxnTransaction],
-    asked: Sequence[Awaitable[_PartitionCodes]],
+    asked: Sequence[Awaitable[_Enlisted]],
 ) -> AddPartitionsToTxnResponse:
     version = TRANSACTIONS_FROM
+    enlisted = await asyncio.gather(*asked)
+    if any(ErrorCode.NOT_COORDINATOR in each.codes.values() for each in enlisted):
+        # The asking broker may know of a move that this one has not read. It asks again.
+        await broker.renewal.renewed()
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResult(
                 transactional_id=transaction.transactional_id,
-                topic_results=_topic_results(transaction.topics, await codes, version),
+                topic_results=_topic_results(transaction.topics, each.codes, version),
+                ordinal=each.ordinal,
             )
-            for transaction, codes in zip(transactions, asked, strict=True)
+            for transaction, each in zip(transactions, enlisted, strict=True)
         ]
     )
 
 
 async def _enlisted_of_one(
-    transaction: AddPartitionsToTxnTransaction, asked: Awaitable[_PartitionCodes], version: int
+    transaction: AddPartitionsToTxnTransaction, asked: Awaitable[_Enlisted], version: int
 ) -> AddPartitionsToTxnResponse:
-    results = _topic_results(transaction.topics, await asked, version)
+    results = _topic_results(transaction.topics, (await asked).codes, version)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
 def _topic_results(
-    topics: Sequence[AddPartitionsToTxnTopic], codes: _PartitionCodes, version: int
+    topics: Sequence[AddPartitionsToTxnTopic],
+    codes: Mapping[EnlistedPartition, ErrorCode],
+    version: int,
 ) -> list[AddPartitionsToTxnTopicResult]:
     return [
         AddPartitionsToTxnTopicResult(

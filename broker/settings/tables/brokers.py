@@ -59,7 +59,10 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("num.io.threads", INT, 8, AtLeast(1), "Kafka's threads.", dynamic=True, effect=NONE),
     Setting("background.threads", INT, 10, AtLeast(1),
         "Kafka's threads.", dynamic=True, effect=NONE),
-    Setting("request.timeout.ms", INT, 30000, ANY, "Kafka's own requests' timeout.", effect=NONE),
+    Setting("request.timeout.ms", INT, 30000, AtLeast(1),
+        "How long a broker waits for another broker's answer. Then it closes the connection."),
+    Setting("socket.connection.setup.timeout.ms", LONG, 10000, AtLeast(1),
+        "How long a broker tries to connect to another broker."),
     Setting("controlled.shutdown.enable", BOOLEAN, True, ANY,
         "Kafka's orderly shutdown; Tidelog always flushes on SIGTERM.", effect=NONE),
 )

@@ -84,9 +84,6 @@ class MetadataLog:
         self._lock = asyncio.Lock()
         self._waiting: deque[_WaitingAppend] = deque()
         self._ended: Exception | None = None
-        self._reads_begun = 0
-        self._newest_read = 0
-        """The number of the newest read that has reached the end of the log."""
         self._appender: asyncio.Task[None] | None = None
         self._snapshotter: asyncio.Task[None] | None = None
 
@@ -159,16 +156,9 @@ class MetadataLog:
         return await done
 
     async def refresh(self) -> ClusterState:
-        """Read the entries that other processes have appended before the call.
-
-        Callers that wait share a read: one that began after their calls.
-        """
-        begun = self._reads_begun
+        """Read the entries that other processes have appended."""
         async with self._lock:
             self._require_usable()
-            if self._newest_read > begun:
-                return self.state
-            number = self._reads_begun = self._reads_begun + 1
             try:
                 await self._view.catch_up()
             except StoreError:
@@ -176,7 +166,6 @@ class MetadataLog:
             except Exception as error:
                 self._end(error)
                 raise
-            self._newest_read = number
         return self.state
 
     async def verify(self, stamp: MetadataStamp, source: str) -> None:

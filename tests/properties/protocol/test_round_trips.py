@@ -74,9 +74,7 @@ _WITH_OWN_FIELDS: list[tuple[type[Message], int]] = [
 @pytest.mark.parametrize("case", _WITH_OWN_FIELDS, ids=case_name)
 @_few
 @given(seed=_seeds)
-def test_a_foreign_decoder_skips_our_own_fields(
-    case: tuple[type[Message], int], seed: int
-) -> None:
+def test_a_foreign_decoder_skips_our_own_fields(case: tuple[type[Message], int], seed: int) -> None:
     message_type, version = case
     message = random_message(message_type, version, seed, 3)
     read = kafka_python_reads(message_type, version, _encoded(message, version))

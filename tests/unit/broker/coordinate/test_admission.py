@@ -1,4 +1,5 @@
-"""How long a broker itself waits for a transaction that is being completed (KIP-890)."""
+"""How long a broker itself waits for a transaction that is being completed (KIP-890), and whom it
+asks if the coordinator is on another broker."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from tidelog.broker.coordinate.transaction_admission import Admission, Admissions, Wanted
+from tidelog.broker.peers.connections import PeerUnreachable
+from tidelog.broker.peers.enlistments import Enlisted, Enlistment
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.coordinator.transaction.commands import (
     AddPartitions,
@@ -21,10 +24,11 @@ from tidelog.coordinator.transaction.commands import (
     VerifyReply,
 )
 from tidelog.coordinator.transaction.transaction import EnlistedPartition
-from tidelog.identifiers import ProducerEpoch, ProducerId
+from tidelog.identifiers import Epoch, ProducerEpoch, ProducerId
 from tidelog.protocol.error_codes import ErrorCode
 
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
+ELSEWHERE = ErrorCode.NOT_COORDINATOR
 FIRST, SECOND = 0, 2
 
 
@@ -55,6 +59,10 @@ class Coordinator:
         told.set_result(answer)
         return told
 
+    def place_of(self, transactional_id: str) -> str:
+        assert transactional_id == "txn"
+        return "place"
+
     def find(self, transactional_id: str) -> Coordinator:
         assert transactional_id == "txn"
         return self
@@ -63,11 +71,38 @@ class Coordinator:
         self.waited.append(seconds)
 
 
-def admission(coordinator: Coordinator, version: int) -> Admission:
+class Others:
+    """The other brokers: the coordinator is on one after the other of them, and they answer one
+    after the other as they were told to."""
+
+    def __init__(self, answers: Iterable[Enlisted | PeerUnreachable] = (), *where: int) -> None:
+        self.asked: list[tuple[int, Enlistment]] = []
+        self.renewals = 0
+        self._where = list(where)
+        self._answers = iter(answers)
+
+    def leading(self, place: str) -> Epoch | None:
+        assert place == "place"
+        return Epoch(self._where[0]) if self._where else None
+
+    async def renewed(self) -> None:
+        self.renewals += 1
+        self._where = self._where[1:] or self._where
+
+    async def enlist(self, peer: Epoch, enlistment: Enlistment) -> Enlisted:
+        self.asked.append((peer, enlistment))
+        answer = next(self._answers)
+        if isinstance(answer, PeerUnreachable):
+            raise answer
+        return answer
+
+
+def admission(coordinator: Coordinator, version: int, others: Others | None = None) -> Admission:
     """What a producer's first batch in a partition is told."""
     coordinators: Any = SimpleNamespace(transactions=coordinator)
     clock: Any = coordinator
-    admissions = Admissions(coordinators, clock)
+    peers: Any = others or Others()
+    admissions = Admissions(coordinators, peers, peers.renewed, clock)
     wanted = Wanted("txn", Identity(ProducerId(1), ProducerEpoch(0)), version)
 
     async def story() -> Admission:
@@ -110,3 +145,48 @@ def test_what_nobody_has_added_must_be_aborted() -> None:
     missing = frozenset({EnlistedPartition("t", 3)})
     coordinator = Coordinator([VerifyReply(ErrorCode.NONE, 7, missing)])
     assert admission(coordinator, FIRST).error is ErrorCode.TRANSACTION_ABORTABLE
+
+
+def told(error: ErrorCode, ordinal: int = -1) -> Enlisted:
+    return Enlisted({EnlistedPartition("t", 3): error}, ordinal)
+
+
+@pytest.mark.parametrize("version", [FIRST, SECOND])
+def test_another_broker_is_asked_to_verify_or_to_add(version: int) -> None:
+    here, others = Coordinator([]), Others([told(ErrorCode.NONE, 7)], 5)
+    assert admission(here, version, others) == Admission(ErrorCode.NONE, 7)
+    ((peer, asked),) = others.asked
+    assert (peer, asked.adds) == (5, version == SECOND)
+    assert asked.partitions == {EnlistedPartition("t", 3)}
+    assert here.asked == []
+
+
+@pytest.mark.parametrize(
+    "first", [told(ELSEWHERE), PeerUnreachable("no answer")], ids=["it moved", "no answer"]
+)
+def test_a_coordinator_that_is_not_there_is_looked_for_in_a_newer_view(
+    first: Enlisted | PeerUnreachable,
+) -> None:
+    others = Others([first, told(ErrorCode.NONE, 7)], 5, 6)
+    assert admission(Coordinator([]), FIRST, others) == Admission(ErrorCode.NONE, 7)
+    assert [peer for peer, _ in others.asked] == [5, 6]
+    assert others.renewals == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [(told(ELSEWHERE), ELSEWHERE), (PeerUnreachable("no answer"), ErrorCode.NETWORK_EXCEPTION)],
+    ids=["it moved", "no answer"],
+)
+def test_a_coordinator_that_is_nowhere_is_told_to_the_producer(
+    answer: Enlisted | PeerUnreachable, code: ErrorCode
+) -> None:
+    others = Others([answer] * 100, 5)
+    assert admission(Coordinator([]), SECOND, others).error is code
+    assert len(others.asked) == 6
+
+
+def test_another_broker_completes_a_transaction_meanwhile() -> None:
+    others = Others([told(CONCURRENT), told(ErrorCode.NONE, 7)], 5)
+    assert admission(Coordinator([]), SECOND, others) == Admission(ErrorCode.NONE, 7)
+    assert others.renewals == 0

@@ -5,20 +5,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from tests.unit.broker.one_broker import until
 from tidelog.broker.coordinate.marker_delivery import RETRY_SECONDS, MarkerDelivery
 from tidelog.broker.partitions.log_writer import EndedTransaction
 from tidelog.broker.partitions.partitions import PartitionError
+from tidelog.broker.peers.connections import PeerUnreachable
+from tidelog.broker.peers.markers import RemoteMarkers
 from tidelog.coordinator.runtime import RuntimeState
 from tidelog.coordinator.transaction.commands import MarkersSettled, Reply
 from tidelog.coordinator.transaction.decision import Markers
 from tidelog.coordinator.transaction.transaction import EnlistedPartition
-from tidelog.identifiers import ProducerEpoch, ProducerId, Slot
+from tidelog.crash_points import CrashPoint
+from tidelog.identifiers import ProducerEpoch, ProducerId, Slot, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.storage.object_store import StoreError, StoreNotApplied
+from tidelog.wal.write.slot_waiters import WalLost
 
+GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+TOPIC_ID = UUID(int=8)
 P, Q = EnlistedPartition("t", 0), EnlistedPartition("t", 1)
 MARKERS = Markers(
     "txn",
@@ -34,8 +44,11 @@ ENDED = EndedTransaction(5, 2, True, 1, 9, 2)
 
 
 class Leaders:
-    """The partitions, the WAL, the clock and the coordinator in one: takes markers, or has errors
-    for them, one after the other."""
+    """The partitions, the WAL, the clock, the metadata and the coordinator in one.
+
+    It takes markers, or has errors for them, one after the other. `peers` leads the partitions of
+    another broker, whose answers come one after the other too.
+    """
 
     def __init__(self) -> None:
         self.errors: dict[EnlistedPartition, list[ErrorCode]] = defaultdict(list)
@@ -44,6 +57,15 @@ class Leaders:
         self.waits: list[float] = []
         self.state = RuntimeState.READY
         self.newest_slot = Slot(0)
+        self.durable_slots = asyncio.Event()
+        self.elsewhere: dict[EnlistedPartition, int] = {}
+        self.sent: list[tuple[int, RemoteMarkers]] = []
+        self.answers: list[dict[EnlistedPartition, ErrorCode] | PeerUnreachable] = []
+        self.views: list[dict[EnlistedPartition, int]] = []
+        self.refreshes: list[StoreError | None] = []
+        self.moments: list[CrashPoint] = []
+
+    # The partitions here.
 
     def named(self, topic: str, number: int) -> EnlistedPartition:
         return EnlistedPartition(topic, number)
@@ -55,27 +77,79 @@ class Leaders:
         self.written.append(partition)
         return self.newest_slot
 
+    def durable(self, slot: Slot) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self.durable_slots.wait())
+
+    def hit(self, point: CrashPoint) -> None:
+        self.moments.append(point)
+
+    # The coordinator.
+
     def submit(self, command: MarkersSettled) -> asyncio.Future[Reply]:
         assert (command.transactional_id, command.producer_id, command.ordinal) == ("txn", 5, 9)
         self.settled.append(command.partitions)
         return asyncio.get_running_loop().create_future()
 
+    # The view of the metadata log, and the other brokers.
+
+    def topic_named(self, name: str) -> Any:
+        return SimpleNamespace(topic_id=TOPIC_ID)
+
+    def leading(self, place: TopicPartition) -> int | None:
+        assert place.topic_id == TOPIC_ID
+        return self.elsewhere.get(EnlistedPartition("t", place.partition))
+
+    async def refresh(self) -> None:
+        failure = self.refreshes.pop(0) if self.refreshes else None
+        if failure is not None:
+            raise failure
+        if self.views:
+            self.elsewhere = self.views.pop(0)
+
+    def mark(self, peer: int, markers: RemoteMarkers) -> asyncio.Future[Any]:
+        self.sent.append((peer, markers))
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        told = self.answers.pop(0)
+        if isinstance(told, PeerUnreachable):
+            answer.set_exception(told)
+        else:
+            answer.set_result(told)
+        return answer
+
+    # Time and chance.
+
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
         await asyncio.sleep(0)
 
+    def uniform(self, low: float, high: float) -> float:
+        assert low < 1 < high
+        return 1
+
+
+async def settled(leaders: Leaders, delivery: MarkerDelivery) -> None:
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert delivery.unwritten == 0
+
+
+def delivery_of(leaders: Leaders) -> MarkerDelivery:
+    world: Any = leaders
+    return MarkerDelivery(
+        world, world, world, world, lambda: world, leaders.refresh, world, world, world
+    )
+
 
 def deliver(leaders: Leaders) -> None:
-    """Deliver until nothing is left."""
-    world: Any = leaders
+    """Deliver until nothing is left; the decision is durable."""
 
     async def story() -> None:
-        delivery = MarkerDelivery(world, world, world, world, world)
+        world: Any = leaders
+        leaders.durable_slots.set()
+        delivery = delivery_of(leaders)
         task = asyncio.create_task(delivery.run())
         delivery.deliver(world, MARKERS)
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert delivery.unwritten == 0
+        await settled(leaders, delivery)
         task.cancel()
 
     asyncio.run(story())
@@ -99,21 +173,17 @@ def test_markers_are_written_and_settled_at_once() -> None:
     ],
 )
 def test_what_cannot_be_written_yet_is_tried_again_and_holds_up_no_other(error: ErrorCode) -> None:
+    """The waits double."""
     leaders = Leaders()
     leaders.errors[P] = [error] * 3
     deliver(leaders)
     assert leaders.written == [Q, P]
     assert leaders.settled == [frozenset({Q}), frozenset({P})]
-    assert leaders.waits == [RETRY_SECONDS] * 3
+    assert leaders.waits == [RETRY_SECONDS] * (1 + 2 + 4)
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-    ],
+    "error", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
 )
 def test_what_will_never_be_written_does_not_keep_a_transaction_from_its_end(
     error: ErrorCode,
@@ -133,3 +203,154 @@ def test_what_a_coordinator_has_left_is_no_longer_its_own() -> None:
     leaders.state = RuntimeState.STOPPED
     deliver(leaders)
     assert leaders.written == [Q]
+
+
+# Topics that are not there.
+
+
+def test_a_missing_topic_is_settled_when_the_metadata_log_was_read_after_the_decision() -> None:
+    """The view at the decision may be older than the topic."""
+    leaders = Leaders()
+    leaders.errors[P] = [GONE] * 2
+    deliver(leaders)
+    assert leaders.written == [Q]
+    assert leaders.settled == [frozenset({Q}), frozenset({P})]
+    assert leaders.waits == [RETRY_SECONDS]
+
+
+def test_a_topic_that_the_older_view_lacked_gets_its_marker() -> None:
+    leaders = Leaders()
+    leaders.errors[P] = [GONE]
+    deliver(leaders)
+    assert leaders.written == [Q, P]
+
+
+def test_a_log_that_cannot_be_read_settles_nothing() -> None:
+    leaders = Leaders()
+    leaders.errors[P] = [GONE] * 2
+    leaders.refreshes = [StoreNotApplied("meta", "as the test says")]
+    deliver(leaders)
+    assert leaders.written == [Q, P]
+
+
+# Other brokers.
+
+
+def test_a_marker_leaves_when_the_decision_is_durable_and_is_settled_by_the_answer() -> None:
+    async def story() -> None:
+        leaders = Leaders()
+        leaders.elsewhere = {P: 6}
+        leaders.answers = [{P: ErrorCode.NONE}]
+        world: Any = leaders
+        delivery = delivery_of(leaders)
+        delivery.deliver(world, MARKERS)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert leaders.sent == []
+        assert leaders.settled == [frozenset({Q})]
+        leaders.durable_slots.set()
+        await settled(leaders, delivery)
+        ((peer, sent),) = leaders.sent
+        assert (peer, sent) == (6, RemoteMarkers(MARKERS, frozenset({P}), {"t": TOPIC_ID}))
+        assert leaders.settled == [frozenset({Q}), frozenset({P})]
+        assert leaders.moments == [CrashPoint.PREPARE_DURABLE, CrashPoint.BETWEEN_MARKERS]
+
+    asyncio.run(story())
+
+
+def test_partitions_of_one_broker_go_together() -> None:
+    leaders = Leaders()
+    leaders.elsewhere = {P: 6, Q: 6}
+    leaders.answers = [{P: ErrorCode.NONE, Q: ErrorCode.INVALID_PRODUCER_EPOCH}]
+    deliver(leaders)
+    assert [(peer, sent.partitions) for peer, sent in leaders.sent] == [(6, frozenset({P, Q}))]
+    assert leaders.settled == [frozenset({P, Q})]
+    assert leaders.moments == [CrashPoint.PREPARE_DURABLE, CrashPoint.MARKERS_DURABLE]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {P: ErrorCode.NOT_LEADER_OR_FOLLOWER},
+        {P: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+        {P: ErrorCode.INCONSISTENT_TOPIC_ID},
+        {P: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS},
+        PeerUnreachable("the answer is lost"),
+    ],
+    ids=str,
+)
+def test_another_brokers_refusal_settles_nothing_and_the_leader_is_looked_for_again(
+    answer: dict[EnlistedPartition, ErrorCode] | PeerUnreachable,
+) -> None:
+    leaders = Leaders()
+    leaders.elsewhere = {P: 6}
+    leaders.views = [{P: 6}, {P: 7}]
+    leaders.answers = [answer, answer, {P: ErrorCode.NONE}]
+    deliver(leaders)
+    assert [peer for peer, _ in leaders.sent] == [6, 6, 7]
+    assert leaders.settled == [frozenset({Q}), frozenset({P})]
+
+
+def test_a_partition_that_comes_here_gets_its_marker_here() -> None:
+    leaders = Leaders()
+    leaders.elsewhere = {P: 6}
+    leaders.views = [{}]
+    leaders.answers = [PeerUnreachable("the broker has ended")]
+    deliver(leaders)
+    assert leaders.written == [Q, P]
+
+
+def test_without_the_decision_nothing_leaves() -> None:
+    """The WAL is lost: a successor knows of no decision, or sends the markers itself."""
+
+    async def story() -> None:
+        leaders = Leaders()
+        leaders.elsewhere = {P: 6, Q: 6}
+        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        world: Any = leaders
+        world.durable = lambda slot: lost
+        delivery = delivery_of(leaders)
+        delivery.deliver(world, MARKERS)
+        lost.set_exception(WalLost("as the test says"))
+        await settled(leaders, delivery)
+        assert leaders.sent == []
+        assert leaders.settled == []
+
+    asyncio.run(story())
+
+
+def test_an_answer_for_a_coordinator_that_has_left_is_ignored() -> None:
+    async def story() -> None:
+        leaders = Leaders()
+        leaders.elsewhere = {P: 6, Q: 6}
+        leaders.durable_slots.set()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        world: Any = leaders
+        world.mark = lambda peer, markers: answer
+        delivery = delivery_of(leaders)
+        delivery.deliver(world, MARKERS)
+        await settled(leaders, delivery)
+        leaders.state = RuntimeState.STOPPED
+        answer.set_result({P: ErrorCode.NONE, Q: ErrorCode.NONE})
+        await settled(leaders, delivery)
+        assert leaders.settled == []
+
+    asyncio.run(story())
+
+
+def test_new_leaders_end_the_waits() -> None:
+    async def story() -> None:
+        leaders = Leaders()
+        leaders.errors[P] = [ErrorCode.KAFKA_STORAGE_ERROR] * 4
+        world: Any = leaders
+        delivery = delivery_of(leaders)
+        task = asyncio.create_task(delivery.run())
+        delivery.deliver(world, MARKERS)
+        await until(lambda: not leaders.errors[P])
+        waits = len(leaders.waits)
+        delivery.leaders_changed()
+        await settled(leaders, delivery)
+        assert len(leaders.waits) <= waits + 1
+        task.cancel()
+
+    asyncio.run(story())
