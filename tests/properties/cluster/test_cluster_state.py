@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -45,6 +46,7 @@ from tidelog.identifiers import (
     TopicId,
     TopicPartition,
 )
+from tidelog.wal.log.tenure import TenureEnd
 
 BROKER_IDS = st.integers(1, 3)
 CHOICE = st.integers(0, 1_000_000)
@@ -208,7 +210,11 @@ class ClusterMachine(RuleBasedStateMachine):
         known = [*self.live.values(), *self.fenced, *self.retired, *self.forgotten]
         to = self.pick(receiver, known)
         topic_id, number = partition
-        record = PartitionMoved(topic_id, number, Epoch(to), f"handover/{receiver}")
+        end = TenureEnd(Slot(receiver), choice)
+        epoch = LeaderEpoch(leader_epoch)
+        record = PartitionMoved(topic_id, number, Epoch(to), None, epoch, end)
+        late = replace(record, leader_epoch=LeaderEpoch(leader_epoch + 1))
+        self.refused(owner, late)
         for stranger in set(known) - {owner}:
             self.refused(stranger, record)
         if owner in self.live.values() and to in self.live.values() and to != owner:

@@ -45,7 +45,7 @@ def record_strategy(kind: type[Any]) -> st.SearchStrategy[Any]:
             return st.uuids()
         if annotation is ConfigScope:
             return st.sampled_from(ConfigScope)
-        if origin is types.UnionType:
+        if origin in (types.UnionType, typing.Union):
             return st.one_of([of(each) for each in arguments])
         if annotation is type(None):
             return st.none()

@@ -46,7 +46,8 @@ from tidelog.coordinator.cluster.records.records import (
     identify_entry,
 )
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import BrokerId, Epoch, LeaderEpoch, ProducerId
+from tidelog.identifiers import BrokerId, Epoch, LeaderEpoch, ProducerId, Slot
+from tidelog.wal.log.tenure import TenureEnd
 
 KEY = "cluster/log/00000000000000000042.json"
 
@@ -64,6 +65,7 @@ EVERY_RECORD: list[Record] = [
     ConfigsChanged(ConfigScope.CLUSTER, "", {"message.max.bytes": "1000", "größe": "ja"}),
     TenuresOpened((OpenedTenures(FLIGHTS, LeaderEpoch(3), (0, 2)),)),
     PartitionMoved(FLIGHTS, 1, Epoch(1), "handover/abc"),
+    PartitionMoved(FLIGHTS, 1, Epoch(1), None, LeaderEpoch(0), TenureEnd(Slot(7), 12)),
     LossAccepted(FLIGHTS, 1, "handover/abc", (OffsetRange(5, 9),), ("wal/1-1/5.wal",)),
     LossAccepted(FLIGHTS, 1, None, (), ()),
     LogEndAccepted(EntryRange(7, 9)),
@@ -99,7 +101,7 @@ def test_a_record_is_read_as_it_was_written(record: Record) -> None:
 def test_the_form_of_an_entry_is_fixed() -> None:
     entry = sample(
         BrokerRegistered(BrokerId(3), "b3.example", 9092, process(8), rack="z1", version=2),
-        PartitionMoved(FLIGHTS, 1, Epoch(2), "handover/abc"),
+        PartitionMoved(FLIGHTS, 1, Epoch(2), None, LeaderEpoch(3), TenureEnd(Slot(7), 12)),
     )
     assert encode_entry(entry) == (
         b'{"magic":"tidelog.metadata.entry","format":4,"sequence":42,'
@@ -108,7 +110,9 @@ def test_the_form_of_an_entry_is_fixed() -> None:
         b'"process":{"host":"harbour","boot_id":"boot","pid_namespace":"pid:[1]","pid":8,'
         b'"start_time":5008},"session_timeout_ms":9000,"rack":"z1","version":2},{"type":"PartitionMoved",'
         b'"topic_id":"00000000-0000-4000-8000-00000000000a","partition":1,"owner":2,'
-        b'"handover":"handover/abc"}],"crc32":"' + encode_entry(entry)[-11:-3] + b'"}\n'
+        b'"handover":null,"leader_epoch":3,"end":{"slot":7,"next_offset":12}}],"crc32":"'
+        + encode_entry(entry)[-11:-3]
+        + b'"}\n'
     )
 
 

@@ -53,7 +53,7 @@ from tidelog.identifiers import (
     Slot,
     TopicPartition,
 )
-from tidelog.wal.log.tenure import Tenure
+from tidelog.wal.log.tenure import Tenure, TenureEnd
 
 FIRST = Incarnation(BrokerId(1), Epoch(1))
 SECOND = Incarnation(BrokerId(2), Epoch(2))
@@ -67,9 +67,15 @@ def founded() -> ClusterState:
     return after(ClusterState(), None, CLUSTER)
 
 
+END = TenureEnd(Slot(7), 12)
+MOVED_TWICE = PartitionMoved(FLIGHTS, 0, Epoch(2), "h", LeaderEpoch(0), END)
+MOVED_LATE = PartitionMoved(FLIGHTS, 0, Epoch(2), None, LeaderEpoch(1), END)
+
+
 def moved() -> ClusterState:
     """Broker 1 has given partition 0 of flights to broker 2."""
-    return after(harbour(), 1, PartitionMoved(FLIGHTS, 0, Epoch(2), "handover/h"))
+    record = PartitionMoved(FLIGHTS, 0, Epoch(2), None, LeaderEpoch(0), END)
+    return after(harbour(), 1, record)
 
 
 def opened(leader_epoch: int, *partitions: int) -> TenuresOpened:
@@ -184,7 +190,9 @@ REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], s
     ("move to itself", harbour, 1, [PartitionMoved(FLIGHTS, 0, Epoch(1), "h")], "already"),
     ("move to the dead", fenced, 2, [PartitionMoved(FLIGHTS, 1, Epoch(1), "h")], "is fenced"),
     ("move to nobody", harbour, 1, [PartitionMoved(FLIGHTS, 0, Epoch(9), "h")], "no live"),
-    ("no image", harbour, 1, [PartitionMoved(FLIGHTS, 0, Epoch(2), "")], "no hand-over image"),
+    ("no end", harbour, 1, [PartitionMoved(FLIGHTS, 0, Epoch(2))], "either the log's end or"),
+    ("two ends", harbour, 1, [MOVED_TWICE], "either the log's end or"),
+    ("another tenure's end", harbour, 1, [MOVED_LATE], "at leader epoch 0, and cannot end"),
     ("move nothing", harbour, 1, [PartitionMoved(FLIGHTS, 9, Epoch(2), "h")], "no partition 9"),
     ("give up another's", harbour, 2, [given_up(0, "h")], "cannot give up"),
     ("give up to nothing", harbour, 1, [given_up(0, "")], "no image"),
@@ -316,11 +324,11 @@ def test_a_take_over_may_be_divided_among_several() -> None:
     assert state.owned_by(Epoch(5)) == (flights(2), TopicPartition(DELAYS, 0))
 
 
-def test_a_moved_partition_names_its_image_until_it_is_opened() -> None:
+def test_a_moved_partition_names_the_end_of_the_tenure_before_until_it_is_opened() -> None:
     state = moved()
     assert state.tenures(flights(0)) == (
         Tenure(LeaderEpoch(0), FIRST, None),
-        Tenure(LeaderEpoch(1), SECOND, "handover/h"),
+        Tenure(LeaderEpoch(1), SECOND, None, END),
     )
     assert state.unopened(Epoch(2)) == ((flights(0), 1),)
     state = after(state, 2, opened(1, 0))

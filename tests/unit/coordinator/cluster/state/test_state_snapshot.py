@@ -36,7 +36,8 @@ from tidelog.coordinator.cluster.records.records import (
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot, encode_snapshot
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import Epoch, ProducerId, Slot
+from tidelog.identifiers import Epoch, LeaderEpoch, ProducerId, Slot
+from tidelog.wal.log.tenure import TenureEnd
 
 KEY = "cluster/snapshot/00000000000000000009.json"
 
@@ -46,6 +47,8 @@ def eventful() -> ClusterState:
     state = after(fenced(), 2, RETIRED)
     state = after(state, None, registered(1))
     state = after(state, 2, PartitionMoved(FLIGHTS, 0, Epoch(6), "handover/h"))
+    end = TenureEnd(Slot(7), 12)
+    state = after(state, 2, PartitionMoved(FLIGHTS, 1, Epoch(6), None, LeaderEpoch(0), end))
     overrides = {"message.max.bytes": "5"}
     state = after(state, 6, ConfigsChanged(ConfigScope.BROKER, "1", overrides))
     state = after(state, 6, ProducerIdsAllocated(ProducerId(0), 1000))
