@@ -52,6 +52,18 @@ class Tables:
         return {1: 500}
 
 
+class Renewal:
+    """Reads the metadata log whenever a handler waits for a newer view."""
+
+    def __init__(self, metadata: MetadataLog) -> None:
+        self._metadata = metadata
+        self.waits = 0
+
+    async def renewed(self) -> None:
+        self.waits += 1
+        await self._metadata.refresh()
+
+
 class AdministeredBroker:
     """What handlers may use, around a metadata log of its own."""
 
@@ -61,6 +73,7 @@ class AdministeredBroker:
         self, metadata: MetadataLog, incarnation: Incarnation, settings: BrokerSettings
     ) -> None:
         self.metadata = metadata
+        self.renewal = Renewal(metadata)
         self.incarnation = incarnation
         self.static_settings = settings
         self.clock = SystemClock()

@@ -68,6 +68,8 @@ class World:
         self.crash_points = NO_CRASH_POINTS
         self.broker_id = BrokerId(0)
         self.starts = 0
+        self.sees_processes = True
+        """Whether processes know which others run; otherwise they take all others for dead."""
         self._running: set[int] = set()
 
     @asynccontextmanager
@@ -82,7 +84,7 @@ class World:
             broker_id=self.broker_id if broker_id is None else BrokerId(broker_id),
             listen=("127.0.0.1", 0),
             process=ProcessIdentity("host", "boot", "namespace", number, number),
-            is_running=lambda other: other.pid in self._running,
+            is_running=lambda other: self.sees_processes and other.pid in self._running,
         )
         world = BrokerEnvironment.of(
             self.store,

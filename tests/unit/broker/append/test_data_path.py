@@ -285,6 +285,7 @@ def test_a_corrupt_wal_object_is_named_and_harms_only_its_partition() -> None:
 def test_a_second_broker_with_the_same_id_is_fenced_by_its_seal() -> None:
     async def story() -> None:
         world = new_world(wal_linger_ms=0)
+        world.sees_processes = False
         async with world.broker(politely=False) as old:
             await old.create_topic()
             await old.produce(batch(b"a"))
