@@ -31,8 +31,7 @@ from tidelog.wal.recover import fencing
 from tidelog.wal.recover.fencing import WalEnd
 from tidelog.wal.write.checkpoint import newest_checkpoint
 from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
-from tidelog.wal.write.slot_waiters import Told, WalLost
-from tidelog.wal.write.writer import WalWriter
+from tidelog.wal.write.writer import Told, WalLost, WalWriter
 
 
 def _no_dedupe() -> list[Patch]:

@@ -17,7 +17,7 @@ from tidelog.bucket.views.reading import BucketView
 from tidelog.coordinator.cluster.log.leases import told_durable
 from tidelog.coordinator.cluster.records.records import OffsetRange
 from tidelog.errors import CorruptObject, MissingObject
-from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot, TopicPartition
+from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot, TenureKey, TopicPartition
 from tidelog.storage.segment.segment import table_prefix
 from tidelog.storage.table.table_state import PartitionTable
 from tidelog.wal.log.extents import Extent, Extents
@@ -37,7 +37,6 @@ from tidelog.wal.recover.salvage import (
 )
 from tidelog.wal.recover.wal_reader import WalContent
 from tidelog.wal.write.checkpoint import WalCheckpoint, list_checkpoints
-from tidelog.wal.write.previous_slots import TenureKey
 
 PARTITIONS_AT_ONCE_MAX = 8
 

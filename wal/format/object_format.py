@@ -41,6 +41,7 @@ from tidelog.identifiers import (
     LeaderEpoch,
     MetadataStamp,
     Slot,
+    TenureKey,
     TopicPartition,
     WalPosition,
 )
@@ -270,7 +271,7 @@ class Layout(NamedTuple):
     size: int
 
 
-Tenures: TypeAlias = "list[tuple[TopicPartition, LeaderEpoch]]"
+Tenures: TypeAlias = list[TenureKey]
 
 
 def encode_index(
@@ -360,12 +361,12 @@ class SlotIndex:
         """The opening images, or None if no tenure opens here."""
         self._objects = objects
 
-    def previous_slot(self, tenure: tuple[TopicPartition, LeaderEpoch]) -> int | None:
+    def previous_slot(self, tenure: TenureKey) -> int | None:
         """The previous slot that this slot records for a tenure; None if it records none."""
         return self._previous.get(tenure)
 
     @cached_property
-    def _previous(self) -> Mapping[tuple[TopicPartition, LeaderEpoch], int]:
+    def _previous(self) -> Mapping[TenureKey, int]:
         if self.previous_slots is None:
             return {}
         return dict(zip(self.tenures, self.previous_slots, strict=True))
@@ -378,9 +379,7 @@ class SlotIndex:
     def __len__(self) -> int:
         return len(self.columns["kind"])
 
-    def entries(
-        self, wanted: Container[tuple[TopicPartition, LeaderEpoch]] | None = None
-    ) -> Iterator[IndexEntry]:
+    def entries(self, wanted: Container[TenureKey] | None = None) -> Iterator[IndexEntry]:
         """The entries in the order of their appends; `wanted` selects tenures, None all."""
         columns = self.columns
         if wanted is not None:

@@ -28,6 +28,7 @@ from tidelog.identifiers import (
     LeaderEpoch,
     MetadataStamp,
     Slot,
+    TenureKey,
     TopicPartition,
 )
 from tidelog.offload import Offload
@@ -40,7 +41,6 @@ from tidelog.wal.log.tenure import Tenure
 from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.wal_reader import WalContent, WalReader
 from tidelog.wal.write.checkpoint import WalCheckpoint
-from tidelog.wal.write.previous_slots import TenureKey
 
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
 WALS_AT_ONCE_MAX = 8

@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from typing import TypeAlias
 
 from tidelog.errors import CorruptObject, MissingObject
-from tidelog.identifiers import FIRST_SLOT, Incarnation, MetadataStamp, Slot
+from tidelog.identifiers import FIRST_SLOT, Incarnation, MetadataStamp, Slot, TenureKey
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
 from tidelog.wal.format.object_format import (
@@ -28,7 +28,6 @@ from tidelog.wal.write.checkpoint import (
     decode_checkpoint,
     newest_checkpoint,
 )
-from tidelog.wal.write.previous_slots import TenureKey
 
 READS_AT_ONCE_MAX = 128
 READ_AHEAD_SLOTS_MAX = 32

@@ -18,7 +18,7 @@ from tests.properties.wal.batches import (
     topic_partition,
 )
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import LeaderEpoch, Slot, TopicPartition
+from tidelog.identifiers import Slot, TenureKey
 from tidelog.records.batch import BatchHeader, checksum
 from tidelog.wal.format.object_format import (
     FOOTER_END_BYTES,
@@ -44,7 +44,7 @@ def slot(
     batches: int = 3,
     *,
     stamped: bool = False,
-    previous: Mapping[tuple[TopicPartition, LeaderEpoch], int] | None = None,
+    previous: Mapping[TenureKey, int] | None = None,
 ) -> AssembledSlot:
     buffer = SlotBuffer()
     for number in range(batches):
