@@ -54,7 +54,7 @@ from tidelog.wal.format.object_format import SlotIndex
 from tidelog.wal.log.extents import Extent, Place
 from tidelog.wal.read.index import read_batch_index
 from tidelog.wal.roll.merge_plan import MergePlan, WalMergeLimits, plan_merge
-from tidelog.wal.roll.throttle import Throttle, rate_of
+from tidelog.wal.roll.pace import Throttle, rate_of
 from tidelog.wal.write.checkpoint import Checkpointer
 from tidelog.wal.write.writer import WalWriter
 

@@ -22,8 +22,7 @@ from tidelog.broker.read.wal_tier import WalTier
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.tables.tables import Tables
 from tidelog.broker.telemetry.fault_log import FaultLog
-from tidelog.wal.read.read_cache import ReadCache
-from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.read_cache import ReadCache, ReadMemory
 from tidelog.wal.read.tail_cache import TailCache
 
 

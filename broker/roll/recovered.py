@@ -14,14 +14,13 @@ import logging
 from collections.abc import Sequence
 
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
-from tidelog.broker.roll.queue import RollQueue
-from tidelog.broker.roll.table_ends import end_of, learn_table_end
+from tidelog.broker.roll.queue import RollQueue, end_of
 from tidelog.broker.tables.tables import NoTable, Tables
 from tidelog.clock import Clock
+from tidelog.concurrency import read_all
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectStore, StoreError
-from tidelog.wal.read.reading import read_all
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ class RecoveredPartitions:
             return
         for partition in partitions:
             log = partition.log
-            fault = learn_table_end(self._queue, partition, state)
+            fault = self._queue.learn_table_end(partition, state)
             if fault is not None and end_of(partition, state) > log.high_watermark:
                 # The log has lost acknowledged records: new ones would take their offsets.
                 self._partitions.condemn(partition, fault)

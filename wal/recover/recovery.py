@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tidelog.clock import Clock
+from tidelog.concurrency import read_all
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import (
     FIRST_SLOT,
@@ -38,7 +39,6 @@ from tidelog.wal.format.object_format import SlotIndex, wal_prefix
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.tenure import Tenure
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.wal_reader import WalContent, WalReader
 from tidelog.wal.write.checkpoint import WalCheckpoint
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import TypeAlias
 
+from tidelog.concurrency import read_all
 from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import FIRST_SLOT, Incarnation, MetadataStamp, Slot, TenureKey
 from tidelog.offload import Offload
@@ -20,7 +21,6 @@ from tidelog.wal.format.object_format import (
     wal_key,
 )
 from tidelog.wal.read.index import read_index
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.wal_end import proved_end
 from tidelog.wal.write.checkpoint import (
     WalCheckpoint,

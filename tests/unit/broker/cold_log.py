@@ -46,8 +46,7 @@ from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.transactions import AbortedIndexEntry
-from tidelog.wal.read.read_cache import ReadCache
-from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.read_cache import ReadCache, ReadMemory
 from tidelog.wal.read.tail_cache import TailCache
 
 TOPIC_ID = UUID("01234567-89ab-4cde-8f01-23456789abcd")

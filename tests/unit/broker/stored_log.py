@@ -44,8 +44,7 @@ from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.log.extents import Extent, Extents
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
-from tidelog.wal.read.read_cache import ReadCache
-from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.read_cache import ReadCache, ReadMemory
 from tidelog.wal.read.tail_cache import TailCache
 
 TOPIC_ID = UUID(int=1)
