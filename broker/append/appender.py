@@ -38,8 +38,8 @@ from tidelog.records.batch import (
     TimestampType,
 )
 from tidelog.records.buffers import Buffer
-from tidelog.records.validate.rewriting import accept_batches
 from tidelog.records.validate.rules import BatchLimits, InvalidBatch, LargeBatch, RecordError
+from tidelog.records.validate.validation import accept_batches
 from tidelog.wal.log.entries import NO_ORDINAL
 from tidelog.wal.log.producer_state import AppendRefused
 from tidelog.wal.write.writer import Told, WalLost, WalWriter

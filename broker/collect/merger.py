@@ -36,7 +36,7 @@ from typing import NoReturn
 
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
-from tidelog.broker.read.log_reader import LogReader
+from tidelog.broker.read.wal_tier import LogReader
 from tidelog.bucket.object_keys import MergedObjectKey as MergedKey
 from tidelog.bucket.object_keys import WalObject, parse_key
 from tidelog.clock import Clock

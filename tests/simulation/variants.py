@@ -17,8 +17,7 @@ from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
 from tidelog.broker.dispatch.request_order import RequestOrder
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
 from tidelog.coordinator.cluster.membership import takeover
-from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
-from tidelog.coordinator.cluster.membership.own_fence import OwnFence
+from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
 from tidelog.identifiers import Slot
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.sequence import AppendAttempt, AppendResult, Mine
