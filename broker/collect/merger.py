@@ -50,7 +50,7 @@ from tidelog.identifiers import Incarnation, Slot, TopicPartition
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, IfAbsent, ObjectStore, StoreError
 from tidelog.wal.format.merged_object import ExtentRun, MergedObject, MergeSource, assemble_merged
-from tidelog.wal.format.object_format import SlotIndex
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.log.extents import Extent, Place
 from tidelog.wal.read.index import read_batch_index
 from tidelog.wal.roll.merge_plan import MergePlan, WalMergeLimits, plan_merge

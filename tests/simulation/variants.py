@@ -21,7 +21,8 @@ from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, Own
 from tidelog.identifiers import Slot
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.sequence import AppendAttempt, AppendResult, Mine
-from tidelog.wal.format.object_format import SlotIndex, wal_key
+from tidelog.wal.format.object_format import wal_key
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.log import partition_log
 from tidelog.wal.log.extents import SlotEffect
 from tidelog.wal.log.partition_log import AppendedBatch, PartitionLog

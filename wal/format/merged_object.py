@@ -24,11 +24,11 @@ from tidelog.wal.format.object_format import (
     Layout,
     ObjectHeader,
     ObjectKind,
-    SlotIndex,
     encode_index,
     finish_object,
     merged_key,
 )
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.log.entries import EntryKind
 from tidelog.wal.log.extents import Extent
 

@@ -35,7 +35,8 @@ from tidelog.identifiers import (
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.wal.format.image_codec import Images
-from tidelog.wal.format.object_format import SlotIndex, wal_prefix
+from tidelog.wal.format.object_format import wal_prefix
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.tenure import Tenure

@@ -14,12 +14,8 @@ from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import FIRST_SLOT, Incarnation, MetadataStamp, Slot, TenureKey
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
-from tidelog.wal.format.object_format import (
-    ObjectHeader,
-    ObjectKind,
-    SlotIndex,
-    wal_key,
-)
+from tidelog.wal.format.object_format import ObjectHeader, ObjectKind, wal_key
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.read.index import read_index
 from tidelog.wal.recover.wal_end import proved_end
 from tidelog.wal.write.checkpoint import (

@@ -25,7 +25,7 @@ from tidelog.records.parse.varints import Booleans, Integers
 from tidelog.records.row_columns import ROW_SCHEMA
 from tidelog.storage.object_store import Buffer, ByteRange, ObjectStore
 from tidelog.storage.superseded import required
-from tidelog.wal.format.object_format import SlotIndex
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.read.index import read_batch_index
 from tidelog.wal.read.ordinals import IndexedBatches, Ordinals, extent_ordinals, index_batches

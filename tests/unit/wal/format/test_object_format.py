@@ -24,15 +24,12 @@ from tidelog.wal.format.object_format import (
     FOOTER_END_BYTES,
     HEADER_BYTES,
     ObjectKind,
-    SlotIndex,
-    check_body,
     decode_header,
-    decode_tail,
     encode_header,
     identify,
-    tail_bytes,
     wal_key,
 )
+from tidelog.wal.format.slot_index import SlotIndex, check_body, decode_tail, tail_bytes
 from tidelog.wal.log.entries import EntryKind
 from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
 from tidelog.wal.write.slot_entries import BatchEntry
