@@ -41,11 +41,8 @@ from tidelog.coordinator.group.records.subscription import (
 )
 from tidelog.coordinator.group.requests.classic_membership import new_member_id
 from tidelog.coordinator.group.requests.classic_rebalance import GroupTurn, Timer, TimerKind
-from tidelog.coordinator.group.requests.consumer_membership import (
-    Caller,
-    ConsumerMembership,
-    successor,
-)
+from tidelog.coordinator.group.requests.consumer_membership import ConsumerMembership, successor
+from tidelog.coordinator.group.requests.targets import Caller
 from tidelog.coordinator.group.state.classic_group import Member, identity_error
 from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
 from tidelog.coordinator.timers import Timers
