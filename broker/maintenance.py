@@ -23,7 +23,7 @@ from tidelog.broker.collect.table_collector import TableCollector
 from tidelog.broker.collect.wal_inventory import OwnWal, WalInventory
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.inherited import InheritedPartitions
-from tidelog.broker.read.log_reader import LogReader
+from tidelog.broker.read.wal_tier import LogReader
 from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.families import CountsCollector

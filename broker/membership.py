@@ -9,8 +9,7 @@ from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.leases import NO_PROGRESS, WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
-from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
-from tidelog.coordinator.cluster.membership.own_fence import OwnFence
+from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Incarnation
 

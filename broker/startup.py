@@ -62,8 +62,7 @@ from tidelog.broker.telemetry.metrics import LARGE_BATCHES_WAITING, BrokerMetric
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
-from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
-from tidelog.coordinator.cluster.membership.own_fence import OwnFence
+from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
 from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
 from tidelog.coordinator.cluster.membership.registration import register
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced

@@ -8,6 +8,7 @@ from typing import Final
 
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.reading import BucketView
+from tidelog.concurrency import read_all
 from tidelog.identifiers import TopicPartition
 from tidelog.spark_source.options import Bound, Offsets, ReadOptions, Timestamps
 from tidelog.spark_source.ranges import (
@@ -19,7 +20,6 @@ from tidelog.spark_source.ranges import (
     limits_of,
 )
 from tidelog.spark_source.times import first_offset_since
-from tidelog.wal.read.reading import read_all
 
 LOOKS_AT_ONCE_MAX: Final = 16
 """Partitions searched for a time at once; each search takes two or three requests."""

@@ -1,4 +1,5 @@
-"""The object store interface, and errors that say whether a request was applied."""
+"""The object store interface: keys that every store can hold, bodies, byte ranges, and errors that
+say whether a request was applied."""
 
 from __future__ import annotations
 
@@ -12,6 +13,13 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 DELETED_AT_ONCE_MAX: Final = 1000
 """Keys in one delete: the limit of an S3 DeleteObjects request."""
+KEY_BYTES_MAX: Final = 1024
+"""S3's limit on a key, prefix included."""
+KEY_SEGMENT_BYTES_MAX: Final = 255
+"""The limit of common file systems on one name."""
+RESERVED_DIRECTORY: Final = ".tidelog"
+"""The filesystem store's own files. No key in any store begins with it."""
+_FORBIDDEN = frozenset(map(chr, [*range(32), 127])) | frozenset("\\")
 
 
 class StoreError(TidelogError):
@@ -147,6 +155,70 @@ class ObjectStore(Protocol):
     async def close(self) -> None:
         """Release connections."""
         ...
+
+
+def pieces(data: Buffer | Sequence[Buffer]) -> list[Buffer]:
+    """The buffers of a put, in order."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return [data]
+    return list(data)
+
+
+def size_of(data: Buffer | Sequence[Buffer]) -> int:
+    if isinstance(data, bytes | bytearray | memoryview):
+        return memoryview(data).nbytes
+    return sum(memoryview(piece).nbytes for piece in data)
+
+
+def joined(data: Buffer | Sequence[Buffer]) -> Buffer:
+    """The data as one buffer; several pieces are copied."""
+    parts = pieces(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def clip(byte_range: ByteRange | Suffix | None, size: int) -> tuple[int, int]:
+    """[start, end) of the bytes that a get returns from an object of `size` bytes."""
+    match byte_range:
+        case None:
+            return 0, size
+        case Suffix(length):
+            return max(0, size - length), size
+        case ByteRange(start, length):
+            return min(start, size), min(start + length, size)
+
+
+def validate_key(key: str) -> str:
+    """The key, unchanged. ValueError unless every store can hold it.
+
+    A key is `/`-separated segments, none of them empty, `.` or `..`. Each is at most 255 bytes of
+    UTF-8, without control characters or backslashes. No key lies below `.tidelog`.
+    """
+    if key.partition("/")[0] == RESERVED_DIRECTORY:
+        raise ValueError(f"object key {key!r} begins with {RESERVED_DIRECTORY}, which is reserved")
+    if len(key) * 4 > KEY_BYTES_MAX and len(key.encode()) > KEY_BYTES_MAX:
+        raise ValueError(f"object key {key[:80]!r}... is longer than {KEY_BYTES_MAX} bytes")
+    for segment in key.split("/"):
+        _validate_segment(key, segment)
+    return key
+
+
+def validate_prefix(prefix: str) -> str:
+    """The prefix of a listing, unchanged: empty, or the beginning of a valid key."""
+    *directories, _ = prefix.split("/")
+    for segment in directories:
+        _validate_segment(prefix, segment)
+    return prefix
+
+
+def _validate_segment(key: str, segment: str) -> None:
+    if segment in {"", ".", ".."}:
+        raise ValueError(f"object key {key!r} has an empty or relative segment")
+    if not _FORBIDDEN.isdisjoint(segment):
+        raise ValueError(f"object key {key!r} has a control character or a backslash")
+    if len(segment) * 4 > KEY_SEGMENT_BYTES_MAX and len(segment.encode()) > KEY_SEGMENT_BYTES_MAX:
+        raise ValueError(
+            f"object key {key[:80]!r}... has a segment longer than {KEY_SEGMENT_BYTES_MAX} bytes"
+        )
 
 
 def failure_behind(error: BaseException | None) -> StoreError | None:

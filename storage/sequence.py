@@ -11,7 +11,6 @@ from typing import TypeAlias
 from tidelog.clock import Clock
 from tidelog.concurrency import all_results
 from tidelog.errors import CorruptObject
-from tidelog.storage.buffers import joined
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -25,6 +24,7 @@ from tidelog.storage.object_store import (
     StoreOutcomeUnknown,
     Suffix,
     failure_behind,
+    joined,
 )
 
 NUMBER_DIGITS = 20

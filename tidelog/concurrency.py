@@ -1,11 +1,12 @@
-"""Runs coroutines together: the results of all, or the first error."""
+"""Runs coroutines together, all at once or a few at a time: all results, or the first error."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -31,3 +32,18 @@ async def all_results(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         await asyncio.gather(*begun, return_exceptions=True)
         raise
     return [task.result() for task in begun]
+
+
+async def read_all(
+    read: Callable[[A], Awaitable[T]], items: Iterable[A], at_once: asyncio.Semaphore
+) -> list[T]:
+    """What `read` gives for each item, in their order, under a limit that callers may share.
+
+    The first error ends all and is raised as itself (`all_results`).
+    """
+
+    async def one(item: A) -> T:
+        async with at_once:
+            return await read(item)
+
+    return await all_results(one(item) for item in items)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, TypeAlias
 from uuid import UUID
 
 BrokerId = NewType("BrokerId", int)
@@ -30,6 +30,10 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic_id}-{self.partition}"
+
+
+TenureKey: TypeAlias = tuple[TopicPartition, LeaderEpoch]
+"""A tenure, by its partition and leader epoch."""
 
 
 class Incarnation(NamedTuple):

@@ -37,6 +37,7 @@ from tidelog.broker.coordinate.transaction_admission import Admissions, Wanted
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.clock import Clock
+from tidelog.concurrency import read_all
 from tidelog.coordinator.transaction.wire_errors import error_for
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import TopicPartition
@@ -53,7 +54,7 @@ from tidelog.wal.log.adoption import AdoptedBatch, staged_key
 from tidelog.wal.log.entries import NO_ORDINAL
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.producer_state import AppendRefused
-from tidelog.wal.read.reading import read_all, windows
+from tidelog.wal.read.read_plan import windows
 from tidelog.wal.read.verify import verify_staged
 from tidelog.wal.write.staging import read_staged_index
 from tidelog.wal.write.writer import WalClosed, WalLost, WalWriter

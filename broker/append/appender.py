@@ -38,12 +38,11 @@ from tidelog.records.batch import (
     TimestampType,
 )
 from tidelog.records.buffers import Buffer
-from tidelog.records.validate.rewriting import accept_batches
 from tidelog.records.validate.rules import BatchLimits, InvalidBatch, LargeBatch, RecordError
+from tidelog.records.validate.validation import accept_batches
 from tidelog.wal.log.entries import NO_ORDINAL
 from tidelog.wal.log.producer_state import AppendRefused
-from tidelog.wal.write.slot_waiters import Told, WalLost
-from tidelog.wal.write.writer import WalWriter
+from tidelog.wal.write.writer import Told, WalLost, WalWriter
 
 GROUP_BYTES_MAX = 16 * 1024 * 1024
 """Bytes that one call checks together."""

@@ -12,10 +12,8 @@ from prometheus_client import CollectorRegistry
 from tidelog.broker.append.appender import Appender, Submission
 from tidelog.broker.append.large_batches import LargeBatches
 from tidelog.broker.environment import BrokerEnvironment
-from tidelog.broker.partitions.durability import DurableSlots
-from tidelog.broker.partitions.log_writer import LogWriter
+from tidelog.broker.partitions.log_writer import PRODUCER_IDS_MAX, LogWriter, ProducerRoom
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
-from tidelog.broker.partitions.producer_room import PRODUCER_IDS_MAX, ProducerRoom
 from tidelog.broker.read.read_path import ReadPath
 from tidelog.broker.settings import layers as layer_settings
 from tidelog.broker.settings.settings import BrokerSettings
@@ -25,8 +23,47 @@ from tidelog.coordinator.cluster.log.leases import WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.membership.tenure_reports import TenureReports
 from tidelog.identifiers import Incarnation
+from tidelog.wal.read.tail_cache import TailCache
 from tidelog.wal.write.checkpoint import Checkpointer
-from tidelog.wal.write.writer import WalWriter
+from tidelog.wal.write.writer import DurableSlot, WalWriter
+
+
+class DurableSlots:
+    """What happens in this broker when a WAL slot is durable, in order.
+
+    1. The tail cache gets the slot's bytes, so that readers find what they are about to be shown.
+    2. Each partition's log advances, its parked fetches wake up, and the roller hears of it.
+    3. Later listeners (the checkpointer) hear of the slot.
+
+    The WAL writer answers producers after that. If the process dies before any step, the successor
+    recovers the slot from the bucket: nothing here is durable.
+    """
+
+    def __init__(
+        self, tail: TailCache, partitions: PartitionRegistry, advanced: Callable[[Partition], None]
+    ) -> None:
+        """`advanced`: hears of each partition that has new durable records."""
+        self._tail = tail
+        self._partitions = partitions
+        self._advanced = advanced
+        self._listeners: list[Callable[[DurableSlot], None]] = []
+
+    def listen(self, listener: Callable[[DurableSlot], None]) -> None:
+        """Call `listener` with each slot, after the partitions have advanced."""
+        self._listeners.append(listener)
+
+    def tell(self, slot: DurableSlot) -> None:
+        """A slot is durable."""
+        self._tail.put(slot.key, slot.data)
+        for advance in slot.advances:
+            hosted = self._partitions.held(advance.partition)
+            if hosted is None or hosted.log.leader_epoch != advance.leader_epoch:
+                continue
+            hosted.log.advance(advance)
+            hosted.readers.wake_all()
+            self._advanced(hosted)
+        for listener in self._listeners:
+            listener(slot)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tidelog.bucket.object_keys import CHECKPOINT_FOLDER, CheckpointObject, parse_key
 from tidelog.bucket.reachability import Anchor
+from tidelog.concurrency import read_all
 from tidelog.identifiers import Incarnation, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore
 from tidelog.wal.format.image_codec import Images
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.write.checkpoint import checkpoint_key, decode_checkpoint
 
 READS_AT_ONCE_MAX = 16

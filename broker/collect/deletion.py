@@ -28,7 +28,7 @@ from tidelog.storage.object_store import DELETED_AT_ONCE_MAX, ObjectStore, Store
 from tidelog.storage.segment.segment import TOPICS_PREFIX
 from tidelog.wal.format.object_format import wal_key
 from tidelog.wal.recover.slot_runs import SlotRun, count
-from tidelog.wal.roll.throttle import rate_of
+from tidelog.wal.roll.pace import rate_of
 
 logger = logging.getLogger(__name__)
 

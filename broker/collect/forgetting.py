@@ -24,6 +24,7 @@ from tidelog.broker.collect.marks import Marks
 from tidelog.broker.collect.table_collector import FIRST_SHARE
 from tidelog.bucket.reachability import needed_incarnations
 from tidelog.clock import Clock
+from tidelog.concurrency import read_all
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.records import (
     IncarnationsForgotten,
@@ -37,7 +38,6 @@ from tidelog.identifiers import Epoch, Incarnation, TopicId
 from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.segment.segment import table_prefix
 from tidelog.wal.format.object_format import merged_prefix, wal_key, wal_prefix
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.write.checkpoint import checkpoint_prefix
 
 T = TypeVar("T")

@@ -36,7 +36,7 @@ from typing import NoReturn
 
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
-from tidelog.broker.read.log_reader import LogReader
+from tidelog.broker.read.wal_tier import LogReader
 from tidelog.bucket.object_keys import MergedObjectKey as MergedKey
 from tidelog.bucket.object_keys import WalObject, parse_key
 from tidelog.clock import Clock
@@ -50,11 +50,11 @@ from tidelog.identifiers import Incarnation, Slot, TopicPartition
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, IfAbsent, ObjectStore, StoreError
 from tidelog.wal.format.merged_object import ExtentRun, MergedObject, MergeSource, assemble_merged
-from tidelog.wal.format.object_format import SlotIndex
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.log.extents import Extent, Place
 from tidelog.wal.read.index import read_batch_index
 from tidelog.wal.roll.merge_plan import MergePlan, WalMergeLimits, plan_merge
-from tidelog.wal.roll.throttle import Throttle, rate_of
+from tidelog.wal.roll.pace import Throttle, rate_of
 from tidelog.wal.write.checkpoint import Checkpointer
 from tidelog.wal.write.writer import WalWriter
 

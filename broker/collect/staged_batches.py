@@ -38,6 +38,7 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.states import group_offsets
 from tidelog.client.transactions.sink import PROGRESS, SinkProgress
 from tidelog.clock import Clock
+from tidelog.concurrency import read_all
 from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, UnsupportedFormat
@@ -45,7 +46,6 @@ from tidelog.identifiers import Incarnation, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore
 from tidelog.wal.format.staged_format import StagedFor
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.write.staging import read_staged_index
 
 logger = logging.getLogger(__name__)

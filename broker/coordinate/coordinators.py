@@ -17,7 +17,7 @@ from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
 from tidelog.broker.peers.peers import Peers
-from tidelog.broker.read.log_reader import LogReader
+from tidelog.broker.read.wal_tier import LogReader
 from tidelog.broker.settings.group_config import GroupConfig
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.settings.tables.groups import BIDIRECTIONAL, DOWNGRADE, UPGRADE

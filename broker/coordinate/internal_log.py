@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition
-from tidelog.broker.read.log_reader import LogReader
+from tidelog.broker.read.wal_tier import LogReader
 from tidelog.coordinator.decision import BatchProducer
 from tidelog.coordinator.snapshot_format import SnapshotOrigin
 from tidelog.errors import CorruptObject, MissingObject

@@ -9,19 +9,22 @@ log.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
-from tidelog.broker.partitions.producer_room import ProducerRoom
+from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.identifiers import LeaderEpoch, Offset, Slot, TopicPartition
-from tidelog.records.batch import BatchHeader
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader
 from tidelog.records.buffers import Buffer
 from tidelog.records.control import MarkerType, control_batch
 from tidelog.wal.log.adoption import AdoptedBatch
 from tidelog.wal.log.entries import NO_ORDINAL
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.image import PartitionImage
-from tidelog.wal.log.partition_log import AppendedBatch
+from tidelog.wal.log.partition_log import AppendedBatch, PartitionLog
+from tidelog.wal.log.producer_expiry import ProducerExpiry
+from tidelog.wal.log.producer_state import AppendRefused
 from tidelog.wal.write.slot_entries import (
     AdoptedEntry,
     BatchEntry,
@@ -50,6 +53,37 @@ class EndedTransaction(NamedTuple):
     ordinal: int = NO_ORDINAL
     """NO_ORDINAL if the coordinator is a foreign one (rule H1)."""
     transaction_version: int = 0
+
+
+PRODUCER_IDS_MAX: Final = "producer.ids.max"
+
+
+class ProducerRoom:
+    """Refuses batches of new producers above producer.ids.max.
+
+    Markers are exempt: the broker must write them. Producers that a predecessor remembered stay.
+    """
+
+    def __init__(self, producers: ProducerExpiry, limit: int, limits: LimitsMet) -> None:
+        self._producers = producers
+        self._limit = limit
+        self._limits = limits
+        limits.watch(PRODUCER_IDS_MAX, limit, lambda: producers.known)
+
+    def check(self, log: PartitionLog, producer_id: int) -> None:
+        """Raise AppendRefused at the limit, unless the partition knows the producer."""
+        if producer_id == NO_PRODUCER_ID or self._producers.known < self._limit:
+            return
+        if log.knows(producer_id):
+            return
+        why = (
+            f"the partitions of this broker remember {self._producers.known} producers; at most"
+            f" {self._limit} are accepted"
+        )
+        self._limits.met(PRODUCER_IDS_MAX, why)
+        raise AppendRefused(
+            ErrorCode.POLICY_VIOLATION, f"{why} ({PRODUCER_IDS_MAX}); nothing was appended"
+        )
 
 
 class LogWriter:

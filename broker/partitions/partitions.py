@@ -1,15 +1,16 @@
 """The partitions that this broker leads, by name or id. They follow the cluster's metadata.
 
 A partition that the broker cannot prove right (a corrupt or missing object) stays listed with its
-fault and answers KAFKA_STORAGE_ERROR. All other partitions keep working.
+fault and answers KAFKA_STORAGE_ERROR. All other partitions keep working. Fetches wait on a
+partition (`WaitQueue`) until it has something to read.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
-from tidelog.broker.partitions.waiters import WaitQueue
 from tidelog.coordinator.cluster.records.records import (
     ConfigsChanged,
     ConfigScope,
@@ -22,14 +23,64 @@ from tidelog.coordinator.cluster.records.records import (
 )
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import CorruptObject, TidelogError, to_keep
-from tidelog.identifiers import Epoch, TopicId, TopicPartition
+from tidelog.identifiers import Epoch, TenureKey, TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.validate.rules import BatchLimits
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.producer_expiry import ProducerExpiry
 from tidelog.wal.write.checkpoint_images import CheckpointImages
-from tidelog.wal.write.previous_slots import TenureKey
+
+
+class Waiter:
+    """One parked request; it may watch many partitions."""
+
+    __slots__ = ("_event", "_queues")
+
+    def __init__(self, queues: Iterable[WaitQueue]) -> None:
+        self._event = asyncio.Event()
+        self._queues = list(queues)
+
+    def __enter__(self) -> Waiter:
+        for queue in self._queues:
+            queue.waiters[self] = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for queue in self._queues:
+            queue.waiters.pop(self, None)
+
+    def wake(self) -> None:
+        """Let the request read again."""
+        self._event.set()
+
+    async def wait(self, seconds: float) -> bool:
+        """True when woken, False when the time has passed. Ready for the next wait."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+
+class WaitQueue:
+    """The fetches that long polling parks on a partition until something becomes readable.
+
+    A wake only sets an event. It is idempotent, and costs nothing if no fetch is parked.
+    """
+
+    __slots__ = ("waiters",)
+
+    def __init__(self) -> None:
+        # A dictionary, not a set: its order is the same in every run of a simulation.
+        self.waiters: dict[Waiter, None] = {}
+
+    def wake_all(self) -> None:
+        """Wake every parked request, so that it reads again."""
+        for waiter in self.waiters:
+            waiter.wake()
 
 
 class PartitionError(TidelogError):

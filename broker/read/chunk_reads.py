@@ -23,7 +23,7 @@ from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_index import SegmentIndex
 from tidelog.storage.segment.segment_reader import read_groups
 from tidelog.wal.log.leader_epochs import EpochStart
-from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.read_cache import ReadMemory
 
 READS_AT_ONCE = AtOnce(16, 64 * 1024 * 1024)
 AHEAD_AT_ONCE = AtOnce(4, 32 * 1024 * 1024)

@@ -9,8 +9,7 @@ from enum import IntEnum
 
 from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.slice_turns import SliceTurns
-from tidelog.broker.partitions.partitions import Partition, PartitionError
-from tidelog.broker.partitions.waiters import Waiter, WaitQueue
+from tidelog.broker.partitions.partitions import Partition, PartitionError, Waiter, WaitQueue
 from tidelog.broker.read.fetch_session import FetchTarget
 from tidelog.broker.read.tiered_log import Loaded, TieredLog
 from tidelog.broker.read.tiers import LogPiece, LogRange, LogSlice, ReadAhead, in_turn

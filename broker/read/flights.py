@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from tidelog.broker.read.read_gate import ReadGate
-from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.read_cache import ReadMemory
 
 
 class AtOnce(NamedTuple):

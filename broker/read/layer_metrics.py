@@ -17,7 +17,7 @@ from tidelog.broker.read.object_reads import ObjectReads
 from tidelog.broker.read.segment_indexes import SegmentIndexes
 from tidelog.errors import CorruptObject
 from tidelog.storage.stores.metered import StoreStatistics
-from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.read_cache import ReadMemory
 from tidelog.wal.read.tail_cache import TailCache
 
 

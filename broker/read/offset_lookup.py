@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tidelog.broker.partitions.partitions import Partition
 from tidelog.broker.read.cold_times import ColdTimes
-from tidelog.broker.read.log_reader import LogReader
+from tidelog.broker.read.wal_tier import LogReader
 from tidelog.errors import MissingObject
 from tidelog.offload import Offload
 from tidelog.records.batch import iterate_batches

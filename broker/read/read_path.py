@@ -14,16 +14,14 @@ from tidelog.broker.read.cold_reader import ColdReader
 from tidelog.broker.read.cold_times import ColdTimes
 from tidelog.broker.read.fetcher import Fetcher
 from tidelog.broker.read.layer_metrics import ColdReadCollector, ReadCollector
-from tidelog.broker.read.log_reader import LogReader
 from tidelog.broker.read.offset_lookup import OffsetLookup
 from tidelog.broker.read.segment_indexes import SegmentIndexes
 from tidelog.broker.read.tiered_log import TieredLog
-from tidelog.broker.read.wal_tier import WalTier
+from tidelog.broker.read.wal_tier import LogReader, WalTier
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.tables.tables import Tables
 from tidelog.broker.telemetry.fault_log import FaultLog
-from tidelog.wal.read.read_cache import ReadCache
-from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.read_cache import ReadCache, ReadMemory
 from tidelog.wal.read.tail_cache import TailCache
 
 

@@ -18,9 +18,8 @@ from tidelog.broker.roll.queue import RollQueue
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig
 from tidelog.clock import Clock
 from tidelog.identifiers import TopicId, TopicPartition
-from tidelog.wal.roll.roll_pace import RollPriority, priority_of, rate_for
+from tidelog.wal.roll.pace import RollPriority, Throttle, priority_of, rate_for
 from tidelog.wal.roll.roll_plan import Backlog, Roll, RollLimits, plan_rolls
-from tidelog.wal.roll.throttle import Throttle
 
 LOOK_SECONDS = 1.0
 """How often pauses are used to look for due partitions."""

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.broker.settings.settings import TopicConfig
+from tidelog.broker.tables.table_source import lost_versions
 from tidelog.clock import Clock
-from tidelog.errors import TidelogError, to_keep
+from tidelog.errors import CorruptObject, TidelogError, to_keep
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.storage.table.table_log import log_prefix
+from tidelog.storage.table.table_state import TableState
 from tidelog.wal.roll.roll_plan import Backlog
 
 logger = logging.getLogger(__name__)
@@ -159,6 +162,26 @@ class RollQueue:
         if place in self._since:
             self._since[place] = since
 
+    def learn_table_end(self, partition: Partition, state: TableState) -> CorruptObject | None:
+        """Advance the log to the table's end, and note the progress.
+
+        Returns the fault if log and table disagree: the table is ahead of every acknowledged
+        record, or has lost versions.
+        """
+        log, ends_at = partition.log, end_of(partition, state)
+        if ends_at < log.table_next:
+            return lost_versions(state, log.partition, log.table_next)
+        if ends_at > log.high_watermark:
+            return CorruptObject(
+                log_prefix(log.partition.topic_id),
+                f"for {partition} the table ends at offset {ends_at}, and all that is there of its"
+                f" log at {log.high_watermark}",
+            )
+        if ends_at > log.table_next:
+            log.advance_table(ends_at)
+            self.rolled(partition)
+        return None
+
     def rolled(self, partition: Partition) -> None:
         """Note that the table has advanced."""
         log = partition.log
@@ -243,3 +266,8 @@ class RollQueue:
 def _has_ended(place: TopicPartition) -> PartitionError:
     why = f"the broker that led partition {place.partition} of {place.topic_id} has ended"
     return PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
+
+
+def end_of(partition: Partition, state: TableState) -> int:
+    """The partition's next offset that is not in the table."""
+    return state.partition(partition.log.partition.partition).next_offset

@@ -14,14 +14,13 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from tidelog.broker.partitions.partitions import Partition
-from tidelog.broker.roll.queue import RollQueue
-from tidelog.broker.roll.table_ends import end_of, learn_table_end
+from tidelog.broker.roll.queue import RollQueue, end_of
 from tidelog.broker.tables.tables import NoTable, Tables
 from tidelog.clock import Clock
+from tidelog.concurrency import read_all
 from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat, to_keep
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectStore, StoreError
-from tidelog.wal.read.reading import read_all
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ class RecoveredPartitions:
             self._stopped += [(partition, error) for partition in partitions]
             return
         for partition in partitions:
-            fault = learn_table_end(self._queue, partition, state)
+            fault = self._queue.learn_table_end(partition, state)
             if fault is None:
                 continue
             if end_of(partition, state) > partition.log.high_watermark:

@@ -27,13 +27,12 @@ from typing import NoReturn
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
 from tidelog.broker.roll.agenda import RollAgenda, RollTurns, wait_for
 from tidelog.broker.roll.metrics import RollMetrics
-from tidelog.broker.roll.queue import RollQueue
+from tidelog.broker.roll.queue import RollQueue, end_of
 from tidelog.broker.roll.segment_builder import SegmentBuilder
 from tidelog.broker.roll.source import (
     GATHERED_BYTES_MAX,
     GATHERED_EXTENTS_MAX,
 )
-from tidelog.broker.roll.table_ends import end_of, learn_table_end
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig
 from tidelog.broker.tables.tables import NoTable, Tables
 from tidelog.clock import Clock
@@ -44,7 +43,7 @@ from tidelog.storage.object_store import StoreError
 from tidelog.storage.table.table_change import PartitionChange
 from tidelog.storage.table.table_log import SegmentsTooOld, TableCommitted, log_prefix
 from tidelog.storage.table.table_state import CommitRefusal, TableState
-from tidelog.wal.roll.roll_pace import RollPriority, priority_of
+from tidelog.wal.roll.pace import RollPriority, priority_of
 from tidelog.wal.roll.roll_plan import Roll, RollReason, read_together
 
 logger = logging.getLogger(__name__)
@@ -252,7 +251,7 @@ class Roller:
         except MissingObject as error:
             # F4: the table may have advanced, which makes it needless, or batches may have moved.
             before, state = log.table_next, await self._tables.refresh(topic_id)
-            fault = learn_table_end(self._queue, partition, state)
+            fault = self._queue.learn_table_end(partition, state)
             has_changed = log.table_next > before or error.key not in log.extents.keys
             if fault is None and has_changed:
                 self._queue.news.set()
@@ -336,7 +335,7 @@ class Roller:
 
     def _is_sound(self, partition: Partition, state: TableState) -> bool:
         """Whether table and log agree; the log learns the table's end."""
-        fault = learn_table_end(self._queue, partition, state)
+        fault = self._queue.learn_table_end(partition, state)
         if fault is not None:
             self._queue.stop([partition], fault)
         return fault is None

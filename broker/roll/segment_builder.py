@@ -18,14 +18,13 @@ from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, MissingObject
 from tidelog.offload import Offload, RemoteObject, WorkerLost
 from tidelog.records.row_columns import AbortedRange
-from tidelog.storage.buffers import size_of
-from tidelog.storage.object_store import Buffer, ObjectStore
+from tidelog.storage.object_store import Buffer, ObjectStore, size_of
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.table.table_change import PartitionChange, TableAdvance
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.read.ordinals import OrdinalColumns
-from tidelog.wal.roll.roll_pace import SEGMENT_BYTES
+from tidelog.wal.roll.pace import SEGMENT_BYTES
 from tidelog.wal.roll.segment_roll import RollProgress, SegmentRoll
 
 MIB = 1024 * 1024

@@ -11,16 +11,15 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
+from tidelog.concurrency import read_all
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ByteRange, ObjectStore, StoreError
 from tidelog.storage.superseded import required
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.read.index import batch_index, read_batch_tail
 from tidelog.wal.read.ordinals import Ordinals
-from tidelog.wal.read.read_cache import ReadCache, StoredRange
-from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.read_cache import ReadCache, ReadMemory, StoredRange
 from tidelog.wal.read.read_plan import Demand, PlannedRead, plan_reads
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.read.tail_cache import TailCache
 from tidelog.wal.read.verify import StoredBatches
 

@@ -369,17 +369,12 @@ def check_together(values: Mapping[str, SettingValue]) -> None:
             f"broker.heartbeat.interval.ms ({heartbeat}) must be at most half of "
             f"broker.session.timeout.ms ({session})"
         )
-    shortest = settings.integer("log.cleaner.min.compaction.lag.ms")
-    longest = settings.integer("log.cleaner.max.compaction.lag.ms")
-    if shortest > longest:
-        raise InvalidConfiguration(
-            f"log.cleaner.min.compaction.lag.ms ({shortest}) must be at most "
-            f"log.cleaner.max.compaction.lag.ms ({longest})"
-        )
-    wal_object = settings.integer("wal.object.max.bytes")
-    wal_buffer = settings.integer("wal.buffer.max.bytes")
-    if wal_object > wal_buffer:
-        raise InvalidConfiguration(
-            f"wal.object.max.bytes ({wal_object}) must be at most "
-            f"wal.buffer.max.bytes ({wal_buffer})"
-        )
+    for less, more in (
+        ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+        ("wal.object.max.bytes", "wal.buffer.max.bytes"),
+    ):
+        if settings.integer(less) > settings.integer(more):
+            raise InvalidConfiguration(
+                f"{less} ({settings.integer(less)}) must be at most "
+                f"{more} ({settings.integer(more)})"
+            )

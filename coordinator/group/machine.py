@@ -9,7 +9,7 @@ timers), which is lost with the leader: clients repeat their requests (rule C8).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain
 
 from tidelog.coordinator.decision import Now, Token
 from tidelog.coordinator.group.commands import (
@@ -19,7 +19,6 @@ from tidelog.coordinator.group.commands import (
     CommitTransactionalOffsets,
     DeleteGroup,
     DeleteOffsets,
-    DeleteReply,
     DescribedMember,
     DescribeGroup,
     DescribeGroupReply,
@@ -47,7 +46,6 @@ from tidelog.coordinator.group.consumer_commands import (
     DescribeConsumerGroup,
 )
 from tidelog.coordinator.group.records.log_records import (
-    CommittedOffset,
     GroupRecord,
     GroupRemoved,
     GroupStored,
@@ -69,9 +67,9 @@ from tidelog.coordinator.group.requests.classic_rebalance import (
 )
 from tidelog.coordinator.group.requests.consumer_groups import ConsumerGroups, is_empty, not_found
 from tidelog.coordinator.group.requests.consumer_membership import MembershipRefusal
-from tidelog.coordinator.group.requests.group_offsets import expired_offsets
 from tidelog.coordinator.group.requests.migration import Migration
 from tidelog.coordinator.group.requests.offset_requests import OffsetRequests
+from tidelog.coordinator.group.requests.removals import GroupRemovals
 from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
 from tidelog.coordinator.group.state.classic_group import ClassicGroup
 from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets
@@ -82,8 +80,6 @@ from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 
 CLASSIC_TYPE = "classic"
-_SWEEP = Timer(TimerKind.SWEEP)
-_FORGET = Timer(TimerKind.FORGET)
 
 
 class GroupMachine:
@@ -107,7 +103,6 @@ class GroupMachine:
         offset's topic is deleted, by name and, if the offset has it, id.
         """
         self._settings = settings
-        self._is_deleted = is_deleted
         self._admission = GroupAdmission(settings, budgets or unlimited())
         self._timers: Timers[Timer] = Timers()
         self._rebalancer = Rebalancer(settings, self._timers)
@@ -130,12 +125,17 @@ class GroupMachine:
             self._rebalancer,
             self._admission,
         )
-        self._sweeping: list[str] = []
-        """Groups that this sweep has yet to search for expired offsets."""
-        self._forgetting: dict[str, set[TopicId]] = {}
-        """Deleted topics whose offsets are being removed: ids by name."""
-        self._forgets_deleted = False
-        """Whether the machine still removes offsets of topics deleted before the load."""
+        self._removals = GroupRemovals(
+            settings,
+            self._timers,
+            self._groups,
+            self._stored,
+            self._consumers,
+            self._offsets,
+            self._rebalancer,
+            is_deleted,
+            self._measure,
+        )
 
     @property
     def stored_groups(self) -> Mapping[str, StoredGroup]:
@@ -217,9 +217,7 @@ class GroupMachine:
                 self._groups[group_id] = ClassicGroup(group_id)
         for group_id in self._groups:
             self._measure(group_id)
-        self._forgets_deleted = True
-        self._forget(turn)
-        self._schedule_sweep(now)
+        self._removals.begin(turn)
         return turn.decision()
 
     # Time.
@@ -237,9 +235,9 @@ class GroupMachine:
         group = self._groups.get(timer.group_id)
         match timer.kind:
             case TimerKind.SWEEP:
-                self._sweep(turn)
+                self._removals.sweep(turn)
             case TimerKind.FORGET:
-                self._forget(turn)
+                self._removals.go_on_forgetting(turn)
             case TimerKind.SESSION if group is not None:
                 self._membership.session_expired(group, timer.member_id, turn)
             case TimerKind.JOIN if group is not None:
@@ -254,80 +252,6 @@ class GroupMachine:
                 self._consumers.timer_expired(timer, turn)
         self._measure(timer.group_id)
         return turn.decision()
-
-    def _schedule_sweep(self, now: Now) -> None:
-        at_ms = now.monotonic_ms + self._settings.offsets_check_interval_ms
-        self._timers.set(_SWEEP, at_ms)
-
-    def _sweep(self, turn: GroupTurn) -> None:
-        """Search some groups for expired offsets; the others follow a little later."""
-        settings = self._settings
-        if not self._sweeping:
-            self._sweeping = list(dict.fromkeys(chain(self._groups, self._consumers.by_id)))
-        for _ in range(min(settings.sweep_groups_max, len(self._sweeping))):
-            if not self._sweep_group(self._sweeping[-1], turn):
-                break
-            self._sweeping.pop()
-        if self._sweeping:
-            self._timers.set(_SWEEP, turn.now.monotonic_ms + settings.pause_ms)
-        else:
-            self._schedule_sweep(turn.now)
-
-    def _sweep_group(self, group_id: str, turn: GroupTurn) -> bool:
-        """Remove a group's expired offsets, and the group if it is empty then.
-
-        False if there may be more.
-        """
-        group, consumer_group = self._groups.get(group_id), self._consumers.get(group_id)
-        whichever = consumer_group if group is None else group
-        if whichever is None:
-            return True
-        room = self._settings.removals_max - len(turn.records)
-        expired = expired_offsets(whichever, self._offsets, self._settings, turn.now.time_ms)
-        removals = list(islice(expired, room))
-        turn.records.extend(removals)
-        if len(removals) == room:
-            return False
-        left = self._offsets.count(group_id) - len(removals)
-        if left == 0 and group is not None and group.state is GroupState.EMPTY and group.is_unused:
-            self._remove(group, turn)
-        if left == 0 and consumer_group is not None and is_empty(consumer_group):
-            turn.records.extend(consumer_group.removals())
-        return True
-
-    def _forget(self, turn: GroupTurn) -> None:
-        """Remove some of the offsets of deleted topics; the others follow a little later.
-
-        Offsets of topics that have the same names now stay.
-        """
-        topics = None if self._forgets_deleted else sorted(self._forgetting)
-        gone = chain.from_iterable(
-            self._offsets.removals_where(group_id, topics, self._is_gone)
-            for group_id in self._offsets.group_ids()
-        )
-        removals = list(islice(gone, self._settings.removals_max))
-        turn.records.extend(removals)
-        if len(removals) < self._settings.removals_max:
-            self._forgetting.clear()
-            self._forgets_deleted = False
-        else:
-            self._timers.set(_FORGET, turn.now.monotonic_ms + self._settings.pause_ms)
-
-    def _is_gone(self, topic: str, committed: CommittedOffset) -> bool:
-        ids = self._forgetting.get(topic)
-        if ids is not None and (committed.topic_id is None or committed.topic_id in ids):
-            return True
-        return self._forgets_deleted and self._is_deleted(topic, committed.topic_id)
-
-    def _remove(self, group: ClassicGroup, turn: GroupTurn) -> None:
-        """Remove a group whose offsets are removed already."""
-        group.transition(GroupState.DEAD, turn.now.time_ms)
-        for member_id in list(group.pending_joins):
-            self._rebalancer.put_out(group, member_id, turn)
-        del self._groups[group.group_id]
-        if group.group_id in self._stored:
-            turn.persist(GroupRemoved(group.group_id))
-        self._measure(group.group_id)
 
     # Requests.
 
@@ -354,15 +278,13 @@ class GroupMachine:
             case DescribeConsumerGroup(group_id):
                 turn.reply(token, self._consumers.describe(group_id))
             case DeleteGroup(group_id):
-                turn.reply(token, self._delete(group_id, turn))
+                turn.reply(token, self._removals.delete(group_id, turn))
             case DescribeGroup(group_id):
                 turn.reply(token, _description(self._groups.get(group_id)))
             case ListGroups():
                 turn.reply(token, self._list(command))
             case ForgetTopics(topics):
-                for topic, ids in topics.items():
-                    self._forgetting.setdefault(topic, set()).update(ids)
-                self._forget(turn)
+                self._removals.forget(topics, turn)
                 turn.reply(token, ErrorReply(ErrorCode.NONE))
             case PatternsFound():
                 self._consumers.patterns_found(command, turn)
@@ -483,29 +405,8 @@ class GroupMachine:
             message = not_found(heartbeat, is_classic=group is not None)
             return MembershipRefusal(ErrorCode.GROUP_ID_NOT_FOUND, message)
         if group is not None:
-            self._remove(group, turn)
+            self._removals.remove(group, turn)
         return None
-
-    def _delete(self, group_id: str, turn: GroupTurn) -> DeleteReply:
-        """Delete a group; one with many offsets loses some of these first."""
-        group = self._groups.get(group_id)
-        consumer_group = self._consumers.get(group_id)
-        if group is None and consumer_group is None:
-            return DeleteReply(ErrorCode.GROUP_ID_NOT_FOUND)
-        if group is not None and group.state is not GroupState.EMPTY:
-            return DeleteReply(ErrorCode.NON_EMPTY_GROUP)
-        if consumer_group is not None and not is_empty(consumer_group):
-            return DeleteReply(ErrorCode.NON_EMPTY_GROUP)
-        removals_max = self._settings.removals_max
-        removals = list(islice(self._offsets.removals(group_id), removals_max + 1))
-        turn.records.extend(removals[:removals_max])
-        if len(removals) > removals_max:
-            return DeleteReply(ErrorCode.NONE, is_done=False)
-        if group is not None:
-            self._remove(group, turn)
-        if consumer_group is not None:
-            turn.records.extend(consumer_group.removals())
-        return DeleteReply(ErrorCode.NONE)
 
     def _list(self, listed: ListGroups) -> ListGroupsReply:
         states, types = _lower(listed.states), _lower(listed.types)

@@ -91,28 +91,27 @@ class Transaction:
         self, epoch: ProducerEpoch, last_epoch: ProducerEpoch, timeout_ms: int, now_ms: int
     ) -> Transaction:
         """The state after a producer took over, or continued, with this epoch."""
-        return self._followed_by(
-            replace(
-                self,
-                producer_epoch=epoch,
-                last_epoch=last_epoch,
-                state=TransactionState.EMPTY,
-                timeout_ms=timeout_ms,
-                partitions=frozenset(),
-                begun_ms=NOT_BEGUN,
-                updated_ms=now_ms,
-            )
-        )
+        return self._taken_over(self.producer_id, epoch, last_epoch, timeout_ms, now_ms)
 
     def rotated(
         self, producer_id: ProducerId, last_epoch: ProducerEpoch, timeout_ms: int, now_ms: int
     ) -> Transaction:
         """The state after a producer took over with a new producer id: the epochs are used up."""
+        return self._taken_over(producer_id, FIRST_EPOCH, last_epoch, timeout_ms, now_ms)
+
+    def _taken_over(
+        self,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        last_epoch: ProducerEpoch,
+        timeout_ms: int,
+        now_ms: int,
+    ) -> Transaction:
         return self._followed_by(
             replace(
                 self,
                 producer_id=producer_id,
-                producer_epoch=FIRST_EPOCH,
+                producer_epoch=epoch,
                 last_epoch=last_epoch,
                 state=TransactionState.EMPTY,
                 timeout_ms=timeout_ms,

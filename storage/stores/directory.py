@@ -57,9 +57,8 @@ from functools import partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
-from tidelog.storage.buffers import clip
-from tidelog.storage.keys import RESERVED_DIRECTORY
 from tidelog.storage.object_store import (
+    RESERVED_DIRECTORY,
     Buffer,
     ByteRange,
     Condition,
@@ -71,6 +70,7 @@ from tidelog.storage.object_store import (
     StoreMisconfigured,
     StoreOutcomeUnknown,
     Suffix,
+    clip,
 )
 from tidelog.storage.stores.files import (
     create_root,

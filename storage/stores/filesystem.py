@@ -11,8 +11,6 @@ from typing import ParamSpec, TypeVar
 
 from tidelog.clock import Clock
 from tidelog.entropy import Entropy
-from tidelog.storage.buffers import pieces
-from tidelog.storage.keys import validate_key, validate_prefix
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -21,6 +19,9 @@ from tidelog.storage.object_store import (
     ObjectMeta,
     StoredObject,
     Suffix,
+    pieces,
+    validate_key,
+    validate_prefix,
 )
 from tidelog.storage.stores.directory import Directory, Stamp
 

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit, urlunsplit
 import fsspec
 
 from tidelog.errors import InvalidConfiguration
-from tidelog.storage.buffers import clip
-from tidelog.storage.keys import validate_key, validate_prefix
 from tidelog.storage.object_store import (
     AccessDenied,
     Buffer,
@@ -25,6 +23,9 @@ from tidelog.storage.object_store import (
     StoreError,
     StoreNotApplied,
     Suffix,
+    clip,
+    validate_key,
+    validate_prefix,
 )
 
 T = TypeVar("T")

@@ -11,8 +11,6 @@ import numpy as np
 
 from tidelog.clock import Clock
 from tidelog.memory_files import SealedMemory
-from tidelog.storage.buffers import clip, pieces
-from tidelog.storage.keys import validate_key, validate_prefix
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -24,6 +22,10 @@ from tidelog.storage.object_store import (
     PreconditionFailed,
     StoredObject,
     Suffix,
+    clip,
+    pieces,
+    validate_key,
+    validate_prefix,
 )
 
 _PAGE_ENTRIES = 1000

@@ -10,7 +10,6 @@ from typing import Literal
 
 from tidelog.clock import Clock
 from tidelog.counts import Durations
-from tidelog.storage.buffers import size_of
 from tidelog.storage.object_store import (
     AccessDenied,
     Buffer,
@@ -25,6 +24,7 @@ from tidelog.storage.object_store import (
     StoreNotApplied,
     StoreOutcomeUnknown,
     Suffix,
+    size_of,
 )
 
 LATENCY_BOUNDS_SECONDS = (

@@ -28,8 +28,7 @@ from tests.unit.broker.one_broker import batch
 from tidelog.broker.broker import Broker
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.options import BrokerOptions
-from tidelog.broker.partitions.log_writer import LogWriter
-from tidelog.broker.partitions.producer_room import ProducerRoom
+from tidelog.broker.partitions.log_writer import LogWriter, ProducerRoom
 from tidelog.broker.running import RunningBroker
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.metrics import BrokerMetrics

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeVar
 from tests.simulation.clock import SimulatedClock
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.process import SimulatedProcess
-from tidelog.storage.buffers import joined
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -23,6 +22,7 @@ from tidelog.storage.object_store import (
     StoreNotApplied,
     StoreOutcomeUnknown,
     Suffix,
+    joined,
 )
 from tidelog.storage.stores.memory import MemoryStore
 

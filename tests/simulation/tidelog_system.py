@@ -33,7 +33,7 @@ from tidelog.identifiers import BrokerId
 from tidelog.offload import InlineOffload
 from tidelog.storage.stores.retrying import RetryingStore
 from tidelog.storage.table import table_log
-from tidelog.wal.roll import roll_pace
+from tidelog.wal.roll import pace
 from tidelog.wal.settings import WalSettings
 
 PORT = 9092
@@ -146,8 +146,8 @@ def _patches(chance: random.Random) -> list[Patch]:
         (layer_settings, "wal_settings", wal),
         (table_log, "APPEND_DEADLINE_SECONDS", _UNDECIDED_MS / 1000),
         (table_path, "SegmentBounds", lambda: bounds),
-        (roll_pace, "BYTES_A_SECOND_MIN", chance.choice((100, 1 * KIB, 1024 * KIB))),
-        (roll_pace, "SEGMENT_BYTES", segment_bytes),
+        (pace, "BYTES_A_SECOND_MIN", chance.choice((100, 1 * KIB, 1024 * KIB))),
+        (pace, "SEGMENT_BYTES", segment_bytes),
         (segment_builder, "SEGMENT_BYTES", segment_bytes),
     ]
 

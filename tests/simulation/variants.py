@@ -17,12 +17,12 @@ from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
 from tidelog.broker.dispatch.request_order import RequestOrder
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
 from tidelog.coordinator.cluster.membership import takeover
-from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
-from tidelog.coordinator.cluster.membership.own_fence import OwnFence
+from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
 from tidelog.identifiers import Slot
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.sequence import AppendAttempt, AppendResult, Mine
-from tidelog.wal.format.object_format import SlotIndex, wal_key
+from tidelog.wal.format.object_format import wal_key
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.log import partition_log
 from tidelog.wal.log.extents import SlotEffect
 from tidelog.wal.log.partition_log import AppendedBatch, PartitionLog
@@ -31,8 +31,7 @@ from tidelog.wal.recover import fencing
 from tidelog.wal.recover.fencing import WalEnd
 from tidelog.wal.write.checkpoint import newest_checkpoint
 from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
-from tidelog.wal.write.slot_waiters import Told, WalLost
-from tidelog.wal.write.writer import WalWriter
+from tidelog.wal.write.writer import Told, WalLost, WalWriter
 
 
 def _no_dedupe() -> list[Patch]:

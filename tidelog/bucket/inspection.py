@@ -38,8 +38,7 @@ from tidelog.errors import CorruptObject, InvalidConfiguration
 from tidelog.identifiers import TopicId
 from tidelog.records.batch import CONTROL_FLAG, LOG_APPEND_TIME_FLAG, TRANSACTIONAL_FLAG
 from tidelog.records.compression import Compression
-from tidelog.storage.keys import validate_key
-from tidelog.storage.object_store import Buffer
+from tidelog.storage.object_store import Buffer, validate_key
 from tidelog.storage.segment.parquet_seal import check_chunks, open_footer
 from tidelog.storage.segment.segment import TOPICS_PREFIX, Segment
 from tidelog.storage.table.table_change import PartitionChange, decode_commit

@@ -24,7 +24,8 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Incarnation
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
-from tidelog.wal.format.object_format import SlotIndex, merged_key
+from tidelog.wal.format.object_format import merged_key
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.recover.wal_reader import WalContent, WalReader
 from tidelog.wal.write.checkpoint import WalCheckpoint
 

@@ -40,7 +40,7 @@ from tidelog.bucket.object_keys import (
 )
 from tidelog.coordinator.cluster.records.topics import Tenures
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, Slot, TenureKey, TopicPartition
 from tidelog.storage.segment.segment import SegmentName
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.storage.table.table_state import TableState
@@ -58,7 +58,7 @@ class Anchor:
 
     slot: Slot
     """The incarnation's floor."""
-    tenures: frozenset[tuple[TopicPartition, LeaderEpoch]]
+    tenures: frozenset[TenureKey]
     objects: frozenset[str]
     """The objects that its images refer to."""
 

@@ -14,17 +14,17 @@ from typing import NamedTuple
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.bucket.views.reading import BucketView
+from tidelog.concurrency import read_all
 from tidelog.coordinator.cluster.log.leases import told_durable
 from tidelog.coordinator.cluster.records.records import OffsetRange
 from tidelog.errors import CorruptObject, MissingObject
-from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot, TopicPartition
+from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot, TenureKey, TopicPartition
 from tidelog.storage.segment.segment import table_prefix
 from tidelog.storage.table.table_state import PartitionTable
 from tidelog.wal.log.extents import Extent, Extents
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart
 from tidelog.wal.log.tenure import Tenure
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.filler import Filler
 from tidelog.wal.recover.recovery import FIRST_LEADER_EPOCH, decode_handover
 from tidelog.wal.recover.salvage import (
@@ -37,7 +37,6 @@ from tidelog.wal.recover.salvage import (
 )
 from tidelog.wal.recover.wal_reader import WalContent
 from tidelog.wal.write.checkpoint import WalCheckpoint, list_checkpoints
-from tidelog.wal.write.previous_slots import TenureKey
 
 PARTITIONS_AT_ONCE_MAX = 8
 

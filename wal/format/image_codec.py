@@ -20,7 +20,7 @@ from awscrt.checksums import crc32c
 from numpy.typing import NDArray
 
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import LeaderEpoch, TopicPartition
+from tidelog.identifiers import TenureKey, TopicPartition
 from tidelog.storage.object_store import Buffer
 from tidelog.wal.format.columns import ColumnReader, strings_bytes, table_bytes
 from tidelog.wal.log.adoption import split_references
@@ -227,7 +227,7 @@ class Images:
         self._extent_bounds = self._bounds(self._partitions["extents"], extents)
         self._batch_bounds = self._bounds(self._producers["batches"], batches)
         topics = self._partitions["topic_id"].tobytes()
-        self.tenures: tuple[tuple[TopicPartition, LeaderEpoch], ...] = tuple(
+        self.tenures: tuple[TenureKey, ...] = tuple(
             (TopicPartition(UUID(bytes=topics[16 * row : 16 * row + 16]), partition), epoch)
             for row, (partition, epoch) in enumerate(
                 zip(

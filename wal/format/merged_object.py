@@ -15,7 +15,7 @@ from awscrt.checksums import crc32c
 from numpy.typing import NDArray
 
 from tidelog.errors import CorruptObject
-from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.identifiers import Incarnation, Slot, TenureKey, TopicPartition
 from tidelog.records.batch import CRC_POSITION
 from tidelog.storage.object_store import Buffer
 from tidelog.wal.format.object_format import (
@@ -24,11 +24,11 @@ from tidelog.wal.format.object_format import (
     Layout,
     ObjectHeader,
     ObjectKind,
-    SlotIndex,
     encode_index,
     finish_object,
     merged_key,
 )
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.log.entries import EntryKind
 from tidelog.wal.log.extents import Extent
 
@@ -71,7 +71,7 @@ def assemble_merged(
     CorruptObject for a source whose index does not list an extent's batches.
     """
     key = merged_key(incarnation, number)
-    tenures: dict[tuple[TopicPartition, LeaderEpoch], int] = {}
+    tenures: dict[TenureKey, int] = {}
     columns: list[dict[str, NDArray[np.generic]]] = []
     bodies: list[Buffer] = []
     moved: list[tuple[TopicPartition, Extent]] = []
@@ -147,7 +147,7 @@ def _crcs_at(data: Buffer, positions: Sequence[int]) -> bytes:
 def _copied(
     index: SlotIndex,
     rows: NDArray[np.intp],
-    tenures: dict[tuple[TopicPartition, LeaderEpoch], int],
+    tenures: dict[TenureKey, int],
     shift: int,
 ) -> dict[str, NDArray[np.generic]]:
     """The rows for the merged object's index."""

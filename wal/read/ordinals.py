@@ -16,7 +16,7 @@ from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
 from tidelog.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from tidelog.records.parse.varints import Booleans, Integers
-from tidelog.wal.format.object_format import SlotIndex
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.log.entries import NO_ORDINAL, EntryKind
 from tidelog.wal.log.extents import Extent, Extents
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from tidelog.storage.object_store import StoredObject
 from tidelog.wal.log.extents import Extent
@@ -34,6 +34,16 @@ EXTENTS_REMEMBERED_MAX = 100_000
 _NEIGHBOURS = 4
 _NEIGHBOURS_LOOKED_AT = 64
 """Those whose size is not known yet, as they are being read, count for nothing."""
+
+
+class Stored(Protocol):
+    """Something that takes up bytes of an object."""
+
+    @property
+    def length(self) -> int: ...
+
+
+S = TypeVar("S", bound=Stored)
 
 
 class PlannedRead(NamedTuple):
@@ -189,3 +199,17 @@ def _widen(run: list[int], spare: int, held: Sequence[tuple[int, int]], highest:
     below = max((stop for _, stop in held if stop <= start), default=0)
     run[1] = max(end, min(above, highest, end + spare))
     run[0] = max(below, start - (spare - (run[1] - end)))
+
+
+def windows(found: Iterable[S], bytes_max: int) -> Iterator[list[S]]:
+    """Runs of a bounded size, as much as may be in memory at a time; one alone may be larger."""
+    window: list[S] = []
+    size = 0
+    for each in found:
+        if window and size + each.length > bytes_max:
+            yield window
+            window, size = [], 0
+        window.append(each)
+        size += each.length
+    if window:
+        yield window

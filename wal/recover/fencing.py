@@ -23,6 +23,7 @@ import asyncio
 from typing import NamedTuple
 
 from tidelog.clock import Clock
+from tidelog.concurrency import read_all
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot
@@ -39,7 +40,6 @@ from tidelog.wal.format.object_format import (
     identify,
     wal_prefix,
 )
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.wal_end import proved_end
 from tidelog.wal.recover.wal_listing import list_slots
 from tidelog.wal.write.checkpoint import newest_checkpoint

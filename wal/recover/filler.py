@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from awscrt.checksums import crc32c
 
-from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
+from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TenureKey, TopicPartition
 from tidelog.records.batch import NO_SEQUENCE, NO_TIMESTAMP, BatchHeader, build_batch
 from tidelog.records.control import MarkerType, control_batch
 from tidelog.wal.format.object_format import (
@@ -40,7 +40,7 @@ class Filler:
         )
         self.key = merged_key(incarnation, number)
         self._bodies = bytearray()
-        self._tenures: dict[tuple[TopicPartition, LeaderEpoch], int] = {}
+        self._tenures: dict[TenureKey, int] = {}
         self._entries: list[IndexEntry] = []
 
     @property

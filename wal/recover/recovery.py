@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tidelog.clock import Clock
+from tidelog.concurrency import read_all
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import (
     FIRST_SLOT,
@@ -28,19 +29,19 @@ from tidelog.identifiers import (
     LeaderEpoch,
     MetadataStamp,
     Slot,
+    TenureKey,
     TopicPartition,
 )
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.wal.format.image_codec import Images
-from tidelog.wal.format.object_format import SlotIndex, wal_prefix
+from tidelog.wal.format.object_format import wal_prefix
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.tenure import Tenure, TenureEnd
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.wal_reader import WalContent, WalReader
 from tidelog.wal.write.checkpoint import WalCheckpoint
-from tidelog.wal.write.previous_slots import TenureKey
 
 FIRST_LEADER_EPOCH = LeaderEpoch(0)
 WALS_AT_ONCE_MAX = 8

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from tidelog.errors import CorruptObject
-from tidelog.identifiers import LeaderEpoch, TopicPartition
+from tidelog.identifiers import LeaderEpoch, TenureKey, TopicPartition
 from tidelog.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from tidelog.wal.log.entries import EntryKind, IndexEntry
 from tidelog.wal.log.extents import Extent, Extents, crc_of_batch
@@ -29,7 +29,6 @@ from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.producer_state import ProducerState
 from tidelog.wal.recover.filler import BATCH_OFFSETS_MAX, Filler
 from tidelog.wal.recover.wal_reader import WalContent
-from tidelog.wal.write.previous_slots import TenureKey
 
 END_OFFSETS = BATCH_OFFSETS_MAX
 """How much later a log goes on whose end is lost: far more than what was lost can have had."""

@@ -9,18 +9,14 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import TypeAlias
 
+from tidelog.concurrency import read_all
 from tidelog.errors import CorruptObject, MissingObject
-from tidelog.identifiers import FIRST_SLOT, Incarnation, MetadataStamp, Slot
+from tidelog.identifiers import FIRST_SLOT, Incarnation, MetadataStamp, Slot, TenureKey
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
-from tidelog.wal.format.object_format import (
-    ObjectHeader,
-    ObjectKind,
-    SlotIndex,
-    wal_key,
-)
+from tidelog.wal.format.object_format import ObjectHeader, ObjectKind, wal_key
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.read.index import read_index
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.wal_end import proved_end
 from tidelog.wal.write.checkpoint import (
     WalCheckpoint,
@@ -28,7 +24,6 @@ from tidelog.wal.write.checkpoint import (
     decode_checkpoint,
     newest_checkpoint,
 )
-from tidelog.wal.write.previous_slots import TenureKey
 
 READS_AT_ONCE_MAX = 128
 READ_AHEAD_SLOTS_MAX = 32

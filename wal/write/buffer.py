@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from awscrt.checksums import combine_crc32c, crc32c
 
-from tidelog.identifiers import LeaderEpoch, TopicPartition
+from tidelog.identifiers import LeaderEpoch, TenureKey
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
@@ -81,7 +81,7 @@ class SlotBuffer:
     def __init__(self) -> None:
         self._rows = bytearray()
         self._bodies: list[Buffer] = []
-        self._partitions: dict[tuple[TopicPartition, LeaderEpoch], int] = {}
+        self._partitions: dict[TenureKey, int] = {}
         self._objects: dict[str, int] = {}
         self._images: list[PartitionImage] = []
         self.size_bytes = 0
@@ -93,7 +93,7 @@ class SlotBuffer:
         return not self._rows
 
     @property
-    def tenures(self) -> Collection[tuple[TopicPartition, LeaderEpoch]]:
+    def tenures(self) -> Collection[TenureKey]:
         """The tenures that have an entry in the slot."""
         return self._partitions.keys()
 
@@ -130,7 +130,7 @@ class SlotBuffer:
     def assemble(
         self,
         header: ObjectHeader,
-        previous_slots: Mapping[tuple[TopicPartition, LeaderEpoch], int] | None = None,
+        previous_slots: Mapping[TenureKey, int] | None = None,
     ) -> AssembledSlot:
         """The slot's object. Pure: it does not change the buffer, and must not run during an `add`.
 

@@ -1,8 +1,8 @@
 """The open slot, and the decision when to close and upload it.
 
 A full slot is uploaded at once. Any other slot is uploaded when its linger has passed. If no upload
-is in flight, it is uploaded earlier: at once, or after a short delay (`group_commit`). It also
-waits for the PUT budget (`put_budget`), and takes more entries meanwhile.
+is in flight, it is uploaded earlier: at once, or after a short delay. It also waits for the PUT
+budget, and takes more entries meanwhile. `group_commit` decides both.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from tidelog.clock import Clock
 from tidelog.identifiers import Slot
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.buffer import SlotBuffer
-from tidelog.wal.write.group_commit import CommitDelay
-from tidelog.wal.write.put_budget import PutBudget
+from tidelog.wal.write.group_commit import CommitDelay, PutBudget
 
 
 class _Closed(NamedTuple):

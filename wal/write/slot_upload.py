@@ -1,19 +1,20 @@
 """Uploads slots: assembles the object, puts it if absent, and interprets the response.
 
-Slots are assembled in order, since each header carries the checksum of the slot before. Their PUTs
-may run in parallel. The docstring of `writer` covers crashes and lost responses.
+Slots are assembled in order: each header carries the checksum of the slot before, and each index
+the previous slots of tenures (rule C10). Their PUTs may run in parallel. The docstring of `writer`
+covers crashes and lost responses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from tidelog.clock import Clock
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import Fenced
-from tidelog.identifiers import Incarnation, Slot
+from tidelog.errors import Fenced, TidelogError
+from tidelog.identifiers import Incarnation, Slot, TenureKey
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.sequence import AppendUndecided, Sequence, SequenceGone, Taken
@@ -27,11 +28,16 @@ from tidelog.wal.format.object_format import (
     wal_prefix,
 )
 from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
-from tidelog.wal.write.previous_slots import PreviousSlots
-from tidelog.wal.write.slot_waiters import WalLost
 
 _INLINE_BYTES_MAX = 128 * 1024
 """Up to this size, assembling a slot takes less time than passing it to a thread."""
+
+
+class WalLost(TidelogError):
+    """This incarnation cannot acknowledge any more records.
+
+    Records without an acknowledgement may or may not be in the bucket. A new incarnation finds out.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,37 @@ class SlotUpload:
     writer_id: bytes
     pending_bytes: int
     batches: int
+
+
+class PreviousSlots:
+    """Computes the previous slots for one slot after the other (rule C10). Pure.
+
+    Each slot lists the tenures that have an entry in it or in the slot before. For each of them it
+    names an earlier slot; no slot in between has an entry of the tenure. So if a slot is lost, the
+    next slot lists the tenures of the lost one. The next slot of a tenure tells the same for that
+    tenure.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[TenureKey, int] = {}
+        self._before: Collection[TenureKey] = ()
+        self._forgotten_below = 0
+
+    def next(self, slot: Slot, tenures: Iterable[TenureKey]) -> Mapping[TenureKey, int]:
+        """The previous slots that `slot` records; tenures with an entry in it come first."""
+        last, unknown = self._last, self._forgotten_below - 1
+        said = {tenure: last.get(tenure, unknown) for tenure in tenures}
+        present = list(said)
+        for tenure in self._before:
+            said.setdefault(tenure, slot - 1)
+        self._before = present
+        last.update(dict.fromkeys(present, slot))
+        return said
+
+    def forget_below(self, floor: Slot) -> None:
+        """Forget tenures whose last entry lies below `floor`, which are not replayed."""
+        self._last = {tenure: slot for tenure, slot in self._last.items() if slot >= floor}
+        self._forgotten_below = max(self._forgotten_below, floor)
 
 
 class SlotUploader:

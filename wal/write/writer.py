@@ -27,8 +27,10 @@ Failures:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tidelog.clock import Clock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
@@ -48,10 +50,11 @@ from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.buffer import SlotBuffer
 from tidelog.wal.write.slot_entries import BatchEntry, MarkerEntry, SlotEntry
 from tidelog.wal.write.slot_filling import SlotFilling
-from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
-from tidelog.wal.write.slot_waiters import SlotWaiters, Told, WalLost
+from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader, WalLost
 
-__all__ = ["DurableSlot", "WalClosed", "WalLost", "WalWriter"]
+__all__ = ["DurableSlot", "Told", "WalClosed", "WalLost", "WalWriter"]
+
+logger = logging.getLogger(__name__)
 
 
 class WalClosed(TidelogError):
@@ -69,6 +72,66 @@ class DurableSlot:
     advances: tuple[SlotEffect, ...]
     """For `PartitionLog.advance` of the partitions whose leader epoch it is."""
     size_bytes: int
+
+
+Told: TypeAlias = Callable[[WalLost | None], None]
+"""Called with None when a slot is durable, or with the error that leaves its outcome unknown."""
+
+
+class SlotWaiters:
+    """The waiters of each slot. Producers wait with a callback, which is cheaper than a future.
+
+    Callbacks run in a later turn of the event loop, never within `release` or `fail`.
+    """
+
+    def __init__(self) -> None:
+        self._futures: dict[Slot, list[asyncio.Future[None]]] = {}
+        self._producers: dict[Slot, list[Told]] = {}
+
+    def producers(self, slot: Slot) -> int:
+        """The number of producers that wait for a slot."""
+        return len(self._producers.get(slot, ()))
+
+    def future(self, slot: Slot) -> asyncio.Future[None]:
+        """A future of the caller's own, which may be cancelled."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(slot, []).append(future)
+        return future
+
+    def add(self, slot: Slot, told: Told) -> None:
+        """Add a producer's callback. Callbacks of a slot run in the order of their addition."""
+        self._producers.setdefault(slot, []).append(told)
+
+    def release(self, slot: Slot) -> int:
+        """Answer the waiters of a durable slot; the number of its producers."""
+        for future in self._futures.pop(slot, ()):
+            if not future.done():
+                future.set_result(None)
+        producers = self._producers.pop(slot, ())
+        if producers:
+            asyncio.get_running_loop().call_soon(_tell, producers, None)
+        return len(producers)
+
+    def fail(self, lost: Callable[[], WalLost]) -> None:
+        """Fail all waiters. `lost` makes an error for each."""
+        for futures in self._futures.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(lost())
+                    # The caller may be gone. Mark the error as retrieved for the event loop.
+                    future.exception()
+        self._futures.clear()
+        for producers in self._producers.values():
+            asyncio.get_running_loop().call_soon(_tell, producers, lost())
+        self._producers.clear()
+
+
+def _tell(producers: Sequence[Told], lost: WalLost | None) -> None:
+    for told in producers:
+        try:
+            told(lost)
+        except Exception:  # one callback's error must not affect the others
+            logger.exception("the callback of a slot's waiter failed")
 
 
 class WalWriter:

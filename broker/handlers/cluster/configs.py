@@ -55,6 +55,7 @@ class NamedResource(Protocol):
 
 
 R = TypeVar("R", bound=NamedResource)
+A = TypeVar("A")
 
 SLICE_DESCRIBED = 4
 """Resources that a slice describes: each has dozens of settings."""
@@ -186,17 +187,10 @@ async def alter_configs(
         configs = [(config.name, config.value) for config in asked.configs]
         return replaced(state, resource, configs, broker.settings)
 
-    outcomes = await _alter(broker, request.resources, change, request.validate_only)
     return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-            for each, (code, message) in zip(request.resources, outcomes, strict=True)
-        ]
+        responses=await _alter(
+            broker, request.resources, change, request.validate_only, AlterConfigsResourceResponse
+        )
     )
 
 
@@ -213,17 +207,14 @@ async def incremental_alter_configs(
         ]
         return incremented(state, resource, changes, broker.settings)
 
-    outcomes = await _alter(broker, request.resources, change, request.validate_only)
     return IncrementalAlterConfigsResponse(
-        responses=[
-            IncrementalAlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-            for each, (code, message) in zip(request.resources, outcomes, strict=True)
-        ]
+        responses=await _alter(
+            broker,
+            request.resources,
+            change,
+            request.validate_only,
+            IncrementalAlterConfigsResourceResponse,
+        )
     )
 
 
@@ -236,8 +227,9 @@ async def _alter(
     resources: Sequence[R],
     change: Callable[[ClusterState, Resource, R], ConfigsChanged],
     validate_only: bool,
-) -> list[Outcome]:
-    """Change each resource that can be changed; return an outcome for each."""
+    answer: Callable[..., A],
+) -> list[A]:
+    """Change each resource that can be changed; return an answer for each."""
     named = ((each.resource_type, each.resource_name) for each in resources)
     altering = _Altering(broker, await broker.turns.counted(named))
     outcomes: list[Outcome] = []
@@ -245,7 +237,15 @@ async def _alter(
     async for begin in broker.turns.over(parts, 1):
         part = resources[begin : begin + PART_ALTERED]
         outcomes += await altering.alter(part, change, validate_only)
-    return outcomes
+    return [
+        answer(
+            error_code=code,
+            error_message=message,
+            resource_type=each.resource_type,
+            resource_name=each.resource_name,
+        )
+        for each, (code, message) in zip(resources, outcomes, strict=True)
+    ]
 
 
 class _Altering:

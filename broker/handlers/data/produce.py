@@ -39,7 +39,7 @@ from tidelog.protocol.schemas.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tidelog.wal.write.slot_waiters import WalLost
+from tidelog.wal.write.writer import WalLost
 
 API_NAME = "Produce"
 TOPIC_IDS_FROM = 13

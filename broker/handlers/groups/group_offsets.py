@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
+from typing import Protocol
 
 from tidelog.broker.handlers.groups.group_requests import ask, reply_of
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import GroupServices
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.group.commands import (
     CommitOffsets,
     DeleteOffsets,
@@ -19,7 +21,6 @@ from tidelog.coordinator.group.commands import (
 )
 from tidelog.coordinator.group.records.log_records import NO_LEADER_EPOCH, CommittedOffset
 from tidelog.coordinator.runtime import CoordinatorRefused
-from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.made_list import made_list
 from tidelog.protocol.schemas.group_offsets import (
@@ -50,36 +51,39 @@ MISSING_GROUP_FROM = 9
 SLICE_GROUPS = 4
 """Groups whose offsets a slice looks up."""
 
-_Codes = dict[tuple[str, int], ErrorCode]
+
+class RequestedOffset(Protocol):
+    """The fields that all requests have for the offset of a partition."""
+
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int
+    committed_metadata: str | None
 
 
-def topic_ids(broker: GroupServices, names: Iterable[str]) -> Mapping[str, TopicId]:
-    """The ids of those topics that exist."""
-    found = map(broker.metadata.state.topic_named, names)
-    return {topic.name: topic.topic_id for topic in found if topic is not None}
+class RequestedTopic(Protocol):
+    """The offsets of one topic."""
+
+    name: str
+
+    @property
+    def partitions(self) -> Sequence[RequestedOffset]: ...
 
 
-def offset_commit(
-    broker: GroupServices, request: OffsetCommitRequest, context: RequestContext
-) -> Awaitable[OffsetCommitResponse]:
-    """Store offsets of existing partitions; answered when durable."""
-    state = broker.metadata.state
-    unknown = {
-        (topic.name, each.partition_index)
-        for topic in request.topics
-        for each in topic.partitions
-        if not state.has_partition(topic.name, each.partition_index)
-    }
-    ids = topic_ids(broker, [each.name for each in request.topics])
-    retention_ms = request.retention_time_ms
-    command = CommitOffsets(
-        group_id=request.group_id,
-        generation=request.generation_id_or_member_epoch,
-        member_id=request.member_id,
-        instance_id=request.group_instance_id,
-        retention_ms=None if retention_ms == NO_RETENTION else retention_ms,
-        knows_missing_group=context.api_version >= MISSING_GROUP_FROM,
-        offsets=[
+class RequestedOffsets:
+    """The offsets that a request is to commit. Only those of existing partitions are."""
+
+    def __init__(self, state: ClusterState, topics: Sequence[RequestedTopic]) -> None:
+        self._topics = topics
+        self._unknown = {
+            (topic.name, each.partition_index)
+            for topic in topics
+            for each in topic.partitions
+            if not state.has_partition(topic.name, each.partition_index)
+        }
+        found = map(state.topic_named, [each.name for each in topics])
+        ids = {topic.name: topic.topic_id for topic in found if topic is not None}
+        self.existing = [
             OffsetToCommit(
                 topic.name,
                 each.partition_index,
@@ -88,42 +92,61 @@ def offset_commit(
                 each.committed_metadata or "",
                 ids[topic.name],
             )
-            for topic in request.topics
+            for topic in topics
             for each in topic.partitions
-            if (topic.name, each.partition_index) not in unknown
-        ],
+            if (topic.name, each.partition_index) not in self._unknown
+        ]
+
+    def codes(self, reply: PartitionErrors) -> Iterator[tuple[str, list[tuple[int, ErrorCode]]]]:
+        """For each topic its partitions and their error codes, in the order of the request."""
+        codes = dict.fromkeys(self._unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        codes = {**_codes(reply), **codes}
+        for topic in self._topics:
+            numbers = [each.partition_index for each in topic.partitions]
+            yield (
+                topic.name,
+                [(each, codes.get((topic.name, each), reply.error)) for each in numbers],
+            )
+
+
+def offset_commit(
+    broker: GroupServices, request: OffsetCommitRequest, context: RequestContext
+) -> Awaitable[OffsetCommitResponse]:
+    """Store offsets of existing partitions; answered when durable."""
+    offsets = RequestedOffsets(broker.metadata.state, request.topics)
+    retention_ms = request.retention_time_ms
+    command = CommitOffsets(
+        group_id=request.group_id,
+        generation=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        retention_ms=None if retention_ms == NO_RETENTION else retention_ms,
+        knows_missing_group=context.api_version >= MISSING_GROUP_FROM,
+        offsets=offsets.existing,
     )
-    return _committed(request, unknown, ask(broker, request.group_id, command))
+    return _committed(offsets, ask(broker, request.group_id, command))
 
 
-async def _committed(
-    request: OffsetCommitRequest, unknown: set[tuple[str, int]], asked: Awaitable[Reply]
-) -> OffsetCommitResponse:
+async def _committed(offsets: RequestedOffsets, asked: Awaitable[Reply]) -> OffsetCommitResponse:
     try:
         reply = await reply_of(PartitionErrors, asked)
     except CoordinatorRefused as error:
         reply = PartitionErrors(error.code)
-    codes = _codes(reply)
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
-                name=topic.name,
+                name=name,
                 partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=each.partition_index,
-                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                        if (topic.name, each.partition_index) in unknown
-                        else codes.get((topic.name, each.partition_index), reply.error),
-                    )
-                    for each in topic.partitions
+                    OffsetCommitResponsePartition(partition_index=number, error_code=code)
+                    for number, code in codes
                 ],
             )
-            for topic in request.topics
+            for name, codes in offsets.codes(reply)
         ]
     )
 
 
-def _codes(reply: PartitionErrors) -> _Codes:
+def _codes(reply: PartitionErrors) -> dict[tuple[str, int], ErrorCode]:
     return {(topic, partition): error for topic, partition, error in reply.partitions}
 
 

@@ -8,10 +8,10 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from tidelog.broker.coordinate.transaction_admission import Admission, Wanted
-from tidelog.broker.handlers.groups.group_offsets import topic_ids
+from tidelog.broker.handlers.groups.group_offsets import RequestedOffsets
 from tidelog.broker.handlers.groups.group_requests import ask, reply_of
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import TransactionServices
@@ -28,7 +28,7 @@ from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM
 from tidelog.coordinator.transaction.wire_errors import error_for
-from tidelog.identifiers import ProducerEpoch, ProducerId, TopicId
+from tidelog.identifiers import ProducerEpoch, ProducerId
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.transactions import (
@@ -45,37 +45,24 @@ async def txn_offset_commit(
     broker: TransactionServices, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse:
     """Make the offsets pending; answered when durable."""
-    state = broker.metadata.state
-    unknown = {
-        (topic.name, each.partition_index)
-        for topic in request.topics
-        for each in topic.partitions
-        if not state.has_partition(topic.name, each.partition_index)
-    }
-    ids = topic_ids(broker, [each.name for each in request.topics])
-    codes: dict[tuple[str, int], ErrorCode] = {}
-    error = ErrorCode.NONE
+    offsets = RequestedOffsets(broker.metadata.state, request.topics)
+    reply = PartitionErrors(ErrorCode.NONE)
     if not request.group_id:
-        error = ErrorCode.INVALID_GROUP_ID
-    elif len(unknown) < sum(len(topic.partitions) for topic in request.topics):
-        reply = await _commit(broker, request, context.api_version, unknown, ids)
+        reply = PartitionErrors(ErrorCode.INVALID_GROUP_ID)
+    elif offsets.existing:
+        reply = await _commit(broker, request, context.api_version, offsets.existing)
         error = error_for(ApiKey.TXN_OFFSET_COMMIT, context.api_version, reply.error)
-        codes = {(topic, partition): code for topic, partition, code in reply.partitions}
+        reply = PartitionErrors(error, reply.partitions)
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
-                name=topic.name,
+                name=name,
                 partitions=[
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=each.partition_index,
-                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                        if (topic.name, each.partition_index) in unknown
-                        else codes.get((topic.name, each.partition_index), error),
-                    )
-                    for each in topic.partitions
+                    TxnOffsetCommitResponsePartition(partition_index=number, error_code=code)
+                    for number, code in codes
                 ],
             )
-            for topic in request.topics
+            for name, codes in offsets.codes(reply)
         ]
     )
 
@@ -84,8 +71,7 @@ async def _commit(
     broker: TransactionServices,
     request: TxnOffsetCommitRequest,
     version: int,
-    unknown: set[tuple[str, int]],
-    ids: Mapping[str, TopicId],
+    offsets: Sequence[OffsetToCommit],
 ) -> PartitionErrors:
     error, ordinal = await _admitted(broker, request, version)
     if error is not ErrorCode.NONE:
@@ -96,19 +82,7 @@ async def _commit(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         producer=BatchProducer(request.producer_id, request.producer_epoch, ordinal),
-        offsets=[
-            OffsetToCommit(
-                topic.name,
-                each.partition_index,
-                each.committed_offset,
-                each.committed_leader_epoch,
-                each.committed_metadata or "",
-                ids[topic.name],
-            )
-            for topic in request.topics
-            for each in topic.partitions
-            if (topic.name, each.partition_index) not in unknown
-        ],
+        offsets=offsets,
     )
     try:
         return await reply_of(PartitionErrors, ask(broker, request.group_id, command))

@@ -41,11 +41,9 @@ from tidelog.coordinator.group.records.subscription import (
 )
 from tidelog.coordinator.group.requests.classic_membership import new_member_id
 from tidelog.coordinator.group.requests.classic_rebalance import GroupTurn, Timer, TimerKind
-from tidelog.coordinator.group.requests.consumer_membership import (
-    Caller,
-    ConsumerMembership,
-    successor,
-)
+from tidelog.coordinator.group.requests.consumer_membership import ConsumerMembership, successor
+from tidelog.coordinator.group.requests.targets import Caller
+from tidelog.coordinator.group.state.classic_group import Member, identity_error
 from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
 from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
@@ -76,17 +74,7 @@ class ClassicMembers:
             # The id is not stored: a join with it adds the member.
             turn.reply(token, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, caller.member_id))
             return
-        subscription = ConsumerSubscription(
-            join.instance_id,
-            said.rack_id,
-            join.client_id,
-            join.client_host,
-            tuple(sorted(said.topics)),
-            None,
-            join.rebalance_timeout_ms,
-            None,
-            ClassicProtocols(join.session_timeout_ms, join.protocols),
-        )
+        subscription = classic_subscription(join, said)
         owned = by_topic_id(said.owned, join.topics)
         current = self._membership.advance(group, caller, subscription, owned, join.topics, turn)
         self._expect_request(group, caller.member_id, subscription, turn)
@@ -107,7 +95,9 @@ class ClassicMembers:
         holder = group.static_members.get(join.instance_id or "")
         member_id = join.member_id or new_member_id(join)
         if join.instance_id is not None and join.member_id != NO_MEMBER:
-            error = _identity_error(group, member_id, join.instance_id)
+            error = identity_error(
+                group.subscriptions, group.static_members, member_id, join.instance_id
+            )
             if error is not ErrorCode.NONE:
                 return error
         elif holder is not None:
@@ -193,6 +183,21 @@ class ClassicMembers:
         turn.reply(token, LeaveReply(ErrorCode.NONE, results))
 
 
+def classic_subscription(member: Join | Member, said: Subscription) -> ConsumerSubscription:
+    """A member of the classic protocol, as a consumer group stores it."""
+    return ConsumerSubscription(
+        member.instance_id,
+        said.rack_id,
+        member.client_id,
+        member.client_host,
+        tuple(sorted(said.topics)),
+        None,
+        member.rebalance_timeout_ms,
+        None,
+        ClassicProtocols(member.session_timeout_ms, member.protocols),
+    )
+
+
 def consumer_subscription(
     protocol_type: str | None, protocols: Sequence[SupportedProtocol]
 ) -> Subscription | None:
@@ -247,24 +252,11 @@ def _is_to_rejoin(group: ConsumerGroup, member_id: str, current: CurrentAssignme
     )
 
 
-def _identity_error(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ErrorCode:
-    """Why this is not a member of the group; NONE if it is."""
-    if instance_id is not None:
-        holder = group.static_members.get(instance_id)
-        if holder is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if holder != member_id:
-            return ErrorCode.FENCED_INSTANCE_ID
-    if member_id not in group.subscriptions:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    return ErrorCode.NONE
-
-
 def _member_error(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
 ) -> ErrorCode:
     """Why a classic member may not continue; NONE if it may."""
-    error = _identity_error(group, member_id, instance_id)
+    error = identity_error(group.subscriptions, group.static_members, member_id, instance_id)
     if error is not ErrorCode.NONE:
         return error
     if group.subscriptions[member_id].classic is None:
@@ -279,7 +271,9 @@ def _leaving(group: ConsumerGroup, leaver: Leaver) -> tuple[str, ErrorCode]:
     member_id, instance_id = leaver
     if member_id == NO_MEMBER and instance_id is not None:
         member_id = group.static_members.get(instance_id, NO_MEMBER)
-    return member_id, _identity_error(group, member_id, instance_id)
+    return member_id, identity_error(
+        group.subscriptions, group.static_members, member_id, instance_id
+    )
 
 
 def _deadline(group: ConsumerGroup, member_id: str) -> Timer:

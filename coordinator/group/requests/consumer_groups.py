@@ -22,6 +22,7 @@ from tidelog.coordinator.group.records.consumer_records import (
 from tidelog.coordinator.group.requests.admission import GroupAdmission
 from tidelog.coordinator.group.requests.classic_rebalance import GroupTurn, Timer, TimerKind
 from tidelog.coordinator.group.requests.consumer_membership import ConsumerMembership
+from tidelog.coordinator.group.requests.targets import TargetAssignments
 from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
 from tidelog.coordinator.group.state.consumer_group import (
     ConsumerGroup,
@@ -47,7 +48,8 @@ class ConsumerGroups:
         admission: GroupAdmission,
     ) -> None:
         self._settings = settings
-        self.membership = ConsumerMembership(settings, timers, timeouts_of, admission)
+        self._targets = TargetAssignments(settings, admission)
+        self.membership = ConsumerMembership(settings, timers, timeouts_of, self._targets)
         self._groups: dict[str, ConsumerGroup] = {}
         self._opened = 0
 
@@ -117,7 +119,7 @@ class ConsumerGroups:
         """Apply the target assignment that a worker made for a large group."""
         group = self._groups.get(target.task.group_id)
         if group is not None:
-            self.membership.take_target(group, target, turn)
+            self._targets.take(group, target, turn)
 
     def describe(self, group_id: str) -> ConsumerDescription:
         """A group, for an administrator."""

@@ -1,18 +1,16 @@
 """ConsumerGroupHeartbeat on one consumer group (KIP-848).
 
-Members join, stay and leave, the target assignment follows, and each member moves to it step by
-step.
+Members join, stay and leave, the target assignment follows (`targets`), and each member moves to it
+step by step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from tidelog.coordinator.decision import Token
-from tidelog.coordinator.group.assign.target_assignment import Target, TargetTask, make_target
-from tidelog.coordinator.group.commands import NO_MEMBER, PatternLookup
+from tidelog.coordinator.group.commands import NO_MEMBER
 from tidelog.coordinator.group.consumer_commands import (
     JOIN_EPOCH,
     NOT_CHANGED_MS,
@@ -29,15 +27,13 @@ from tidelog.coordinator.group.records.consumer_records import (
     CurrentAssignment,
     CurrentStored,
     MemberState,
-    TargetEpochStored,
     TargetStored,
 )
-from tidelog.coordinator.group.requests.admission import GroupAdmission
 from tidelog.coordinator.group.requests.classic_rebalance import GroupTurn, Timer, TimerKind
 from tidelog.coordinator.group.requests.reconciliation import is_within, reconcile
+from tidelog.coordinator.group.requests.targets import Caller, TargetAssignments
 from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
 from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
-from tidelog.coordinator.group.state.sizes import assignment_bytes
 from tidelog.coordinator.patterns import InvalidPattern, check_length
 from tidelog.coordinator.timers import Timers
 from tidelog.protocol.error_codes import ErrorCode
@@ -50,17 +46,6 @@ class MembershipRefusal(NamedTuple):
     message: str
 
 
-class Caller(NamedTuple):
-    """The member that a request comes from, in its previous state."""
-
-    member_id: str
-    subscription: ConsumerSubscription | None
-    current: CurrentAssignment
-    target: Assignment
-    replaces: str | None = None
-    """The id of the member that it replaces: the same static member before."""
-
-
 class ConsumerMembership:
     """Heartbeats, and their timeouts. It holds no state but timers."""
 
@@ -69,10 +54,10 @@ class ConsumerMembership:
         settings: GroupSettings,
         timers: Timers[Timer],
         timeouts_of: TimeoutsOf,
-        admission: GroupAdmission,
+        targets: TargetAssignments,
     ) -> None:
         self._settings = settings
-        self._admission = admission
+        self._targets = targets
         self._timers = timers
         self._timeouts_of = timeouts_of
 
@@ -140,7 +125,7 @@ class ConsumerMembership:
         group_id, member_id = group.group_id, caller.member_id
         if subscription != caller.subscription:
             turn.persist(ConsumerMemberStored(group_id, member_id, subscription))
-        epoch, target = self._target(group, topics, caller, subscription, turn)
+        epoch, target = self._targets.target_of(group, topics, caller, subscription, turn)
         current = reconcile(caller.current, epoch, target, group.is_free, owned)
         if current != caller.current:
             turn.persist(CurrentStored(group_id, member_id, current))
@@ -211,137 +196,6 @@ class ConsumerMembership:
         turn.persist(ConsumerMemberStored(group_id, member_id, caller.subscription))
         turn.persist(TargetStored(group_id, member_id, caller.target))
         turn.persist(CurrentStored(group_id, member_id, caller.current))
-
-    # The target assignment.
-
-    def _target(
-        self,
-        group: ConsumerGroup,
-        known: ClusterTopics,
-        caller: Caller,
-        subscription: ConsumerSubscription,
-        turn: GroupTurn,
-    ) -> tuple[int, Assignment]:
-        """The member's target assignment, and its epoch.
-
-        It is made anew if subscriptions, topics or members have changed. Results of a worker apply
-        from a later heartbeat on.
-        """
-        bumps = group.epoch == 0 or _subscribes_anew(caller.subscription, subscription)
-        self._look_up_patterns(group, known, turn)
-        if not group.is_matched(subscription.topic_regex):
-            return self._go_on(group, caller, bumps, turn)
-        is_behind = group.epoch > group.assignment_epoch
-        if not bumps and not is_behind and group.topics_seen is known.topics:
-            return group.assignment_epoch, caller.target
-        members = {**group.subscriptions, caller.member_id: subscription}
-        if caller.replaces is not None and caller.replaces != caller.member_id:
-            del members[caller.replaces]
-        previous = {each: group.target(each) for each in members}
-        previous[caller.member_id] = caller.target
-        task = TargetTask(
-            group.group_id,
-            group.serial,
-            group.epoch + bumps,
-            bumps or is_behind,
-            group.metadata_hash,
-            members,
-            group.matches.copy(),
-            known,
-            previous,
-            self._settings.consumer_assignors[0],
-        )
-        if task.is_large:
-            return self._make_later(group, caller, task, bumps, turn)
-        target = make_target(task)
-        if not self._has_room(group, target, turn):
-            return self._go_on(group, caller, bumps, turn)
-        group.topics_seen = known.topics
-        has_changed = target.metadata_hash != group.metadata_hash
-        epoch = group.epoch + (bumps or (has_changed and not is_behind))
-        if epoch != group.epoch or has_changed:
-            turn.persist(ConsumerGroupStored(group.group_id, epoch, target.metadata_hash))
-        if target.assignments is None:
-            return epoch, caller.target
-        _persist_target(group.group_id, target, members, epoch, turn)
-        return epoch, target.assignments[caller.member_id]
-
-    def _make_later(
-        self,
-        group: ConsumerGroup,
-        caller: Caller,
-        task: TargetTask,
-        bumps: bool,
-        turn: GroupTurn,
-    ) -> tuple[int, Assignment]:
-        """Request the target from a worker, unless one is making it; keep the previous target."""
-        epoch, target = self._go_on(group, caller, bumps, turn)
-        if turn.now.monotonic_ms >= group.no_target_before_ms:
-            group.no_target_before_ms = turn.now.monotonic_ms + self._settings.work_timeout_ms
-            stored = [each.epoch for each in turn.records if isinstance(each, ConsumerGroupStored)]
-            turn.work.append(replace(task, epoch=max([task.epoch, *stored])))
-        return epoch, target
-
-    def _go_on(
-        self, group: ConsumerGroup, caller: Caller, bumps: bool, turn: GroupTurn
-    ) -> tuple[int, Assignment]:
-        """Keep the previous target: the group's epoch is ahead of the target's."""
-        if not bumps:
-            return group.assignment_epoch, caller.target
-        group_id, epoch, assigned = group.group_id, group.epoch + 1, group.assignment_epoch
-        if assigned == 0:
-            # No member can be in epoch 0, so the first target is empty.
-            turn.persist(ConsumerGroupStored(group_id, epoch, group.metadata_hash))
-            turn.persist(TargetEpochStored(group_id, epoch))
-            assigned, epoch = epoch, epoch + 1
-        turn.persist(ConsumerGroupStored(group_id, epoch, group.metadata_hash))
-        return assigned, caller.target
-
-    def take_target(self, group: ConsumerGroup, target: Target, turn: GroupTurn) -> None:
-        """Apply a target that a worker made.
-
-        If members have changed meanwhile, it counts for the epoch of its task, and the next one
-        follows.
-        """
-        task = target.task
-        if task.serial != group.serial:
-            return
-        if not self._has_room(group, target, turn):
-            group.no_target_before_ms = turn.now.monotonic_ms + self._settings.work_timeout_ms
-            return
-        group.no_target_before_ms = 0
-        epoch = task.epoch
-        if epoch == group.epoch:
-            group.topics_seen = task.topics.topics
-            if target.metadata_hash != group.metadata_hash:
-                epoch += group.epoch == group.assignment_epoch
-                turn.persist(ConsumerGroupStored(group.group_id, epoch, target.metadata_hash))
-        if target.assignments is not None and epoch > group.assignment_epoch:
-            _persist_target(group.group_id, target, group.subscriptions, epoch, turn)
-
-    def _has_room(self, group: ConsumerGroup, target: Target, turn: GroupTurn) -> bool:
-        """Whether the target fits the memory limit.
-
-        One for the same topics always fits: a group must continue on a full broker.
-        """
-        if target.assignments is None or target.metadata_hash == group.metadata_hash:
-            return True
-        wanted = sum(map(assignment_bytes, target.assignments.values()))
-        no_room = self._admission.memory(2 * wanted - group.assigned_bytes)
-        if no_room is not None:
-            turn.limits.append(no_room.limit)
-        return no_room is None
-
-    def _look_up_patterns(
-        self, group: ConsumerGroup, known: ClusterTopics, turn: GroupTurn
-    ) -> None:
-        """Request the matches of the group's expressions, if they may have changed."""
-        patterns = group.patterns
-        if not patterns or (group.topics_matched is known.topics and group.is_matched()):
-            return
-        if turn.now.monotonic_ms >= group.no_lookup_before_ms:
-            group.no_lookup_before_ms = turn.now.monotonic_ms + self._settings.work_timeout_ms
-            turn.work.append(PatternLookup(group.group_id, patterns, known))
 
     # Leaving.
 
@@ -529,29 +383,3 @@ def _updated(
         old.rebalance_timeout_ms if timeout_ms == NOT_CHANGED_MS else timeout_ms,
         heartbeat.server_assignor if heartbeat.server_assignor is not None else old.server_assignor,
     )
-
-
-def _subscribes_anew(before: ConsumerSubscription | None, after: ConsumerSubscription) -> bool:
-    if before is None:
-        return bool(after.topic_names) or after.topic_regex is not None
-    return (before.topic_names, before.topic_regex) != (after.topic_names, after.topic_regex)
-
-
-def _persist_target(
-    group_id: str,
-    target: Target,
-    members: Mapping[str, ConsumerSubscription],
-    epoch: int,
-    turn: GroupTurn,
-) -> None:
-    """Add the records of the changed parts of a target.
-
-    Members whose subscription has changed since the task are skipped.
-    """
-    task = target.task
-    for member_id, assignment in (target.assignments or {}).items():
-        said = members.get(member_id)
-        is_same = said is not None and not _subscribes_anew(task.members[member_id], said)
-        if is_same and assignment != task.previous[member_id]:
-            turn.persist(TargetStored(group_id, member_id, assignment))
-    turn.persist(TargetEpochStored(group_id, epoch))

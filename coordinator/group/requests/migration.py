@@ -16,7 +16,6 @@ from typing import NamedTuple
 from tidelog.coordinator.group.consumer_commands import ClusterTopics
 from tidelog.coordinator.group.records.consumer_records import (
     Assignment,
-    ClassicProtocols,
     ConsumerGroupRecord,
     ConsumerGroupStored,
     ConsumerMemberStored,
@@ -31,7 +30,11 @@ from tidelog.coordinator.group.records.subscription import (
     CONSUMER_PROTOCOL_TYPE,
     assigned_partitions,
 )
-from tidelog.coordinator.group.requests.classic_members import by_topic_id, consumer_subscription
+from tidelog.coordinator.group.requests.classic_members import (
+    by_topic_id,
+    classic_subscription,
+    consumer_subscription,
+)
 from tidelog.coordinator.group.requests.classic_rebalance import GroupTurn, Rebalancer
 from tidelog.coordinator.group.requests.consumer_groups import ConsumerGroups
 from tidelog.coordinator.group.settings import GroupSettings
@@ -133,19 +136,10 @@ def _upgraded(group: ClassicGroup, topics: ClusterTopics) -> dict[str, _Upgraded
         by_name: dict[str, set[int]] = defaultdict(set)
         for topic, number in partitions:
             by_name[topic].add(number)
-        subscription = ConsumerSubscription(
-            member.instance_id,
-            said.rack_id,
-            member.client_id,
-            member.client_host,
-            tuple(sorted(said.topics)),
-            None,
-            member.rebalance_timeout_ms,
-            None,
-            ClassicProtocols(member.session_timeout_ms, member.protocols),
-        )
         assigned = {name: frozenset(numbers) for name, numbers in by_name.items()}
-        found[member.member_id] = _Upgraded(subscription, by_topic_id(assigned, topics))
+        found[member.member_id] = _Upgraded(
+            classic_subscription(member, said), by_topic_id(assigned, topics)
+        )
     return found
 
 

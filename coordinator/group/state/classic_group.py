@@ -6,7 +6,7 @@ Pure data and its invariants; `classic_rebalance` and `classic_membership` decid
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.coordinator.decision import Token
@@ -262,15 +262,7 @@ class ClassicGroup:
 
     def identity_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Why this is not a member of the group; NONE if it is."""
-        if instance_id is not None:
-            owner = self.static_members.get(instance_id)
-            if owner is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if owner != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        if member_id not in self.members:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.NONE
+        return identity_error(self.members, self.static_members, member_id, instance_id)
 
     @property
     def joining_count(self) -> int:
@@ -362,3 +354,19 @@ class ClassicGroup:
 
 def _names(protocols: Iterable[SupportedProtocol]) -> set[str]:
     return {each.name for each in protocols}
+
+
+def identity_error(
+    members: Container[str],
+    static_members: Mapping[str, str],
+    member_id: str,
+    instance_id: str | None,
+) -> ErrorCode:
+    """Why this is not one of a group's members; NONE if it is."""
+    if instance_id is not None:
+        holder = static_members.get(instance_id)
+        if holder is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if holder != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+    return ErrorCode.NONE if member_id in members else ErrorCode.UNKNOWN_MEMBER_ID

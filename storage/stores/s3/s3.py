@@ -14,8 +14,6 @@ from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as ObstoreS3
 
-from tidelog.storage.buffers import joined, pieces, size_of
-from tidelog.storage.keys import validate_key, validate_prefix
 from tidelog.storage.object_store import (
     AccessDenied,
     Buffer,
@@ -27,6 +25,11 @@ from tidelog.storage.object_store import (
     StoredObject,
     StoreMisconfigured,
     Suffix,
+    joined,
+    pieces,
+    size_of,
+    validate_key,
+    validate_prefix,
 )
 from tidelog.storage.stores.s3.s3_address import S3Address
 from tidelog.storage.stores.s3.s3_errors import HttpAnswer, StoreOperation, store_error

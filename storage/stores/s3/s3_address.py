@@ -13,7 +13,7 @@ import boto3
 import botocore.exceptions
 
 from tidelog.errors import InvalidConfiguration
-from tidelog.storage.keys import validate_key
+from tidelog.storage.object_store import validate_key
 
 DEFAULT_REGION = "us-east-1"
 CONNECT_TIMEOUT_MS = 3_000

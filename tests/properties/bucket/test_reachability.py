@@ -47,11 +47,11 @@ from tidelog.wal.format.merged_object import ExtentRun, MergeSource, assemble_me
 from tidelog.wal.format.object_format import (
     ObjectHeader,
     ObjectKind,
-    check_body,
     encode_header,
     merged_key,
     wal_key,
 )
+from tidelog.wal.format.slot_index import check_body
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.tenure import Tenure
 from tidelog.wal.recover.recovery import recover

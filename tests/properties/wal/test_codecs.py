@@ -25,14 +25,8 @@ from tidelog.identifiers import LeaderEpoch, Slot, TopicId
 from tidelog.records.batch import BatchHeader
 from tidelog.wal.format.columns import table_bytes
 from tidelog.wal.format.image_codec import Images, encode_images
-from tidelog.wal.format.object_format import (
-    FOOTER_END_BYTES,
-    ObjectHeader,
-    SlotIndex,
-    check_body,
-    decode_tail,
-    tail_bytes,
-)
+from tidelog.wal.format.object_format import FOOTER_END_BYTES, ObjectHeader
+from tidelog.wal.format.slot_index import SlotIndex, check_body, decode_tail, tail_bytes
 from tidelog.wal.log.adoption import AdoptedBatch
 from tidelog.wal.log.entries import COMMIT_FLAG, EntryKind, IndexEntry
 from tidelog.wal.log.image import PartitionImage

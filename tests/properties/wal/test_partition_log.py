@@ -18,7 +18,7 @@ from tests.properties.wal.naive_log import NaiveLog, Written
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.wal.format.image_codec import Images, encode_images
-from tidelog.wal.format.object_format import SlotIndex, check_body
+from tidelog.wal.format.slot_index import SlotIndex, check_body
 from tidelog.wal.log.entries import NO_ORDINAL
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog

@@ -12,7 +12,7 @@ from tidelog.errors import MissingObject
 from tidelog.identifiers import LeaderEpoch
 from tidelog.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, batch_positions, headers_of
 from tidelog.records.control import MarkerType, parse_marker
-from tidelog.wal.format.object_format import SlotIndex, check_body
+from tidelog.wal.format.slot_index import SlotIndex, check_body
 from tidelog.wal.log.entries import COMMIT_FLAG, NO_ORDINAL, EntryKind, IndexEntry
 from tidelog.wal.log.extents import Extent, Extents
 from tidelog.wal.log.image import PartitionImage

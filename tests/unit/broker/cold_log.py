@@ -15,11 +15,10 @@ from tidelog.broker.read.cold_reader import ColdReader
 from tidelog.broker.read.cold_times import ColdTimes
 from tidelog.broker.read.fetch_session import FetchTarget
 from tidelog.broker.read.fetcher import Fetcher, FetchLimits, Isolation, PartitionRead
-from tidelog.broker.read.log_reader import LogReader
 from tidelog.broker.read.offset_lookup import OffsetLookup
 from tidelog.broker.read.segment_indexes import SegmentIndexes
 from tidelog.broker.read.tiered_log import TieredLog
-from tidelog.broker.read.wal_tier import WalTier
+from tidelog.broker.read.wal_tier import LogReader, WalTier
 from tidelog.broker.tables.tables import Tables
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.clock import Clock, SystemClock
@@ -46,8 +45,7 @@ from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.transactions import AbortedIndexEntry
-from tidelog.wal.read.read_cache import ReadCache
-from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.read_cache import ReadCache, ReadMemory
 from tidelog.wal.read.tail_cache import TailCache
 
 TOPIC_ID = UUID("01234567-89ab-4cde-8f01-23456789abcd")

@@ -11,8 +11,15 @@ import pytest
 from tidelog.records.batch import BatchHeader, TimestampType
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, decode_records, encode_batch
-from tidelog.records.validate.rewriting import AcceptedBatches, accept_batches, rewrite
-from tidelog.records.validate.validation import BatchErrorCode, BatchLimits, InvalidBatch, validate
+from tidelog.records.validate.validation import (
+    AcceptedBatches,
+    BatchErrorCode,
+    BatchLimits,
+    InvalidBatch,
+    accept_batches,
+    rewrite,
+    validate,
+)
 
 NOW_MS = 1_800_000_000_000
 RECORDS = [

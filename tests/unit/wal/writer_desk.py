@@ -16,7 +16,8 @@ from tidelog.identifiers import Slot
 from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
-from tidelog.wal.format.object_format import check_body, wal_key
+from tidelog.wal.format.object_format import wal_key
+from tidelog.wal.format.slot_index import check_body
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.slot_entries import BatchEntry
 from tidelog.wal.write.writer import DurableSlot, WalWriter

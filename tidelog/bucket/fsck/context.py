@@ -17,8 +17,8 @@ from typing import TypeAlias, TypeVar
 from tidelog.bucket.fsck.faults import Findings
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.reading import BucketAccess
+from tidelog.concurrency import read_all
 from tidelog.storage.object_store import ObjectMeta
-from tidelog.wal.read.reading import read_all
 
 LOOKS = 3
 PAUSE_SECONDS = 1.0

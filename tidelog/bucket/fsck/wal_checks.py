@@ -12,13 +12,8 @@ from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import Incarnation, TopicPartition
 from tidelog.records.batch import HEADER_SIZE, LENGTH_PREFIX_SIZE, checksum, headers_of
 from tidelog.storage.object_store import Buffer
-from tidelog.wal.format.object_format import (
-    ObjectHeader,
-    ObjectKind,
-    SlotIndex,
-    check_body,
-    decode_tail,
-)
+from tidelog.wal.format.object_format import ObjectHeader, ObjectKind
+from tidelog.wal.format.slot_index import SlotIndex, check_body, decode_tail
 from tidelog.wal.format.staged_format import StagedIndex
 from tidelog.wal.log.entries import EntryKind
 from tidelog.wal.log.extents import Extent

@@ -20,9 +20,9 @@ from tidelog.wal.format.object_format import (
     MERGED_FOLDER,
     ObjectHeader,
     ObjectKind,
-    SlotIndex,
     wal_key,
 )
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.format.staged_format import check_bodies
 from tidelog.wal.log.adoption import STAGED_FOLDER
 from tidelog.wal.read.index import read_batch_index, read_index

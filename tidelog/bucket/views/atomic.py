@@ -30,12 +30,12 @@ from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.bucket.views.reading import BucketAccess, BucketView, Reading
 from tidelog.bucket.views.states import STATES_AT_ONCE_MAX, TRANSACTIONS, restore
 from tidelog.bucket.views.tails import TailReader
+from tidelog.concurrency import read_all
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Incarnation, Slot, TopicPartition, TransactionName
 from tidelog.records.parse.varints import Booleans
 from tidelog.wal.format.object_format import MERGED_FOLDER, wal_position
 from tidelog.wal.read.ordinals import IndexedBatches, adopted_batches
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.wal_end import durable_end
 
 INDEXES_AT_ONCE_MAX = 16

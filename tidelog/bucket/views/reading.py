@@ -13,6 +13,7 @@ from tidelog.bucket.cluster_reader import ClusterReader
 from tidelog.bucket.views.partition_view import PartitionView, TableEnd, view_of
 from tidelog.bucket.views.remembered import RememberedTables
 from tidelog.clock import Clock
+from tidelog.concurrency import read_all
 from tidelog.coordinator.cluster.log.leases import told_durable
 from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.coordinator.cluster.records.topics import Topic
@@ -28,7 +29,6 @@ from tidelog.storage.superseded import Looks
 from tidelog.storage.table.table_log import TableLog, commit_key
 from tidelog.storage.table.table_state import NO_VERSION, PartitionTable, TableState
 from tidelog.wal.log.tenure import Tenure
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.recover.recovery import Recovered, recover
 from tidelog.wal.recover.wal_reader import WalReader
 

@@ -14,6 +14,7 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.bucket.views.reading import BucketAccess, BucketView
 from tidelog.bucket.views.tails import TailReader
+from tidelog.concurrency import read_all
 from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.state_table import GroupTable
@@ -33,7 +34,6 @@ from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.storage.superseded import required
-from tidelog.wal.read.reading import read_all
 from tidelog.wal.read.verify import VerifiedBatches
 
 STATES_AT_ONCE_MAX = 8

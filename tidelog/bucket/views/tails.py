@@ -18,18 +18,18 @@ from tidelog.bucket.views.tail_rows import (
     TailBatches,
     rows_of,
 )
+from tidelog.concurrency import read_all
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
 from tidelog.records.parse.varints import Booleans, Integers
 from tidelog.records.row_columns import ROW_SCHEMA
 from tidelog.storage.object_store import Buffer, ByteRange, ObjectStore
 from tidelog.storage.superseded import required
-from tidelog.wal.format.object_format import SlotIndex
+from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.read.index import read_batch_index
 from tidelog.wal.read.ordinals import IndexedBatches, Ordinals, extent_ordinals, index_batches
-from tidelog.wal.read.read_plan import Demand, PlannedRead, plan_reads
-from tidelog.wal.read.reading import read_all, windows
+from tidelog.wal.read.read_plan import Demand, PlannedRead, plan_reads, windows
 from tidelog.wal.read.verify import StoredBatches, VerifiedBatches, verify
 
 READS_AT_ONCE_MAX = 16

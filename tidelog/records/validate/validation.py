@@ -1,4 +1,5 @@
-"""Validates produced record batches, before offsets are assigned.
+"""Validates produced record batches, and brings them into the form of their topic, before offsets
+are assigned.
 
 Every client must be able to read an acknowledged record for ever, also as a table row. So every
 record is checked, compressed ones after a bounded decompression. Kafka's checks give Kafka's
@@ -34,13 +35,16 @@ from tidelog.records.batch import (
     BatchHeader,
     MalformedBatch,
     TimestampType,
+    build_batch,
     checksum,
+    restamp_timestamps,
 )
 from tidelog.records.buffers import Buffer
 from tidelog.records.compression import (
     Compression,
     CorruptCompression,
     DecompressedTooLarge,
+    compress,
     decompress,
 )
 from tidelog.records.validate.examination import BatchSurvey, Section, examine
@@ -55,7 +59,17 @@ from tidelog.records.validate.rules import (
     RecordError,
 )
 
-__all__ = ["BatchErrorCode", "BatchInfo", "BatchLimits", "InvalidBatch", "RecordError", "validate"]
+__all__ = [
+    "AcceptedBatches",
+    "BatchErrorCode",
+    "BatchInfo",
+    "BatchLimits",
+    "InvalidBatch",
+    "RecordError",
+    "accept_batches",
+    "rewrite",
+    "validate",
+]
 
 _GROUP_BYTES_MAX = 4 * 1024 * 1024
 _GROUP_RECORDS_MAX = 1 << 16
@@ -177,7 +191,7 @@ def _read_batches(
         if following > end:
             return _invalid(f"a batch of {header.size_bytes} bytes is cut off")
         if header.size_bytes > limits.batch_bytes_max:
-            return too_large(header.size_bytes, limits)
+            return _too_large(header.size_bytes, limits)
         if checksum(request, position, following) != header.crc:
             message = f"the record batch does not match its checksum {header.crc}"
             return InvalidBatch(BatchErrorCode.CORRUPT_MESSAGE, message)
@@ -244,9 +258,93 @@ def _invalid(message: str) -> InvalidBatch:
     return InvalidBatch(BatchErrorCode.INVALID_RECORD, message)
 
 
-def too_large(size_bytes: int, limits: BatchLimits) -> InvalidBatch:
+def _too_large(size_bytes: int, limits: BatchLimits) -> InvalidBatch:
     message = (
         f"a record batch of {size_bytes} bytes exceeds max.message.bytes,"
         f" which is {limits.batch_bytes_max}"
     )
     return InvalidBatch(BatchErrorCode.MESSAGE_TOO_LARGE, message)
+
+
+class AcceptedBatches(NamedTuple):
+    """Records of one partition in the form to be stored."""
+
+    buffer: Buffer
+    """The request's own buffer if no batch changed."""
+    batches: list[BatchInfo]
+    """Their positions are in that buffer; no batch needs another rewrite."""
+
+
+def accept_batches(
+    requests: Sequence[Buffer],
+    limits: BatchLimits | Sequence[BatchLimits],
+    now_ms: int,
+    *,
+    small_only: bool = False,
+) -> list[AcceptedBatches | InvalidBatch]:
+    """`validate` and, where needed, `rewrite`: the whole preparation for the append.
+
+    As in Kafka, a batch that the topic's codec makes larger than `max.message.bytes` is refused.
+    """
+    each = [limits] * len(requests) if isinstance(limits, BatchLimits) else limits
+    verdicts = validate(requests, each, now_ms, small_only=small_only)
+    return [
+        verdict if isinstance(verdict, InvalidBatch) else _finish(request, verdict, rules)
+        for request, verdict, rules in zip(requests, verdicts, each, strict=True)
+    ]
+
+
+def _finish(
+    request: Buffer, batches: list[BatchInfo], limits: BatchLimits
+) -> AcceptedBatches | InvalidBatch:
+    # A list, not a generator: thousands of requests a second have mostly one batch.
+    if not [True for batch in batches if batch.needs_rewrite]:
+        return AcceptedBatches(request, batches)
+    joined = bytearray()
+    placed: list[BatchInfo] = []
+    for batch in batches:
+        rewritten, info = rewrite(request, batch, limits)
+        if info.length > limits.batch_bytes_max:
+            return _too_large(info.length, limits)
+        placed.append(info._replace(position=len(joined)))
+        joined = rewritten if not joined else joined + rewritten
+    return AcceptedBatches(joined, placed)
+
+
+def rewrite(buffer: Buffer, info: BatchInfo, limits: BatchLimits) -> tuple[bytearray, BatchInfo]:
+    """The valid batch as its topic stores it, and its new description at position 0.
+
+    Timestamp type and maximum come from `info`. The codec becomes `limits.compression` unless that
+    is None.
+    """
+    start, end = info.position, info.position + info.length
+    codec = info.codec if limits.compression is None else limits.compression
+    if codec is info.codec:
+        batch = bytearray(memoryview(buffer)[start:end])
+        restamp_timestamps(batch, 0, info.timestamp_type, info.max_timestamp)
+    else:
+        batch = _recompress(memoryview(buffer)[start:end], info, codec, limits)
+    return batch, info._replace(position=0, length=len(batch), codec=codec, needs_rewrite=False)
+
+
+def _recompress(
+    batch: memoryview, info: BatchInfo, codec: Compression, limits: BatchLimits
+) -> bytearray:
+    header = BatchHeader.parse(batch)
+    records = decompress(info.codec, batch[HEADER_SIZE:], limits.decompressed_bytes_max)
+    attributes = header.attributes & ~(COMPRESSION_MASK | LOG_APPEND_TIME_FLAG) | codec
+    if info.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        attributes |= LOG_APPEND_TIME_FLAG
+    return build_batch(
+        compress(codec, records, limits.compression_level),
+        attributes=attributes,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=info.max_timestamp,
+        record_count=header.record_count,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )

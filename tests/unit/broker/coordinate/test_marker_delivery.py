@@ -25,7 +25,7 @@ from tidelog.crash_points import CrashPoint
 from tidelog.identifiers import ProducerEpoch, ProducerId, Slot, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.object_store import StoreError, StoreNotApplied
-from tidelog.wal.write.slot_waiters import WalLost
+from tidelog.wal.write.slot_upload import WalLost
 
 GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 TOPIC_ID = UUID(int=8)

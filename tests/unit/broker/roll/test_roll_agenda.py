@@ -46,8 +46,8 @@ ENDLESS = {
 def _small_and_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece for each batch, as slow as `roll.spread.ms` lets them be."""
     monkeypatch.setattr("tidelog.broker.roll.agenda.LOOK_SECONDS", 0.05)
-    monkeypatch.setattr("tidelog.wal.roll.roll_pace.BYTES_A_SECOND_MIN", 1e-9)
-    monkeypatch.setattr("tidelog.wal.roll.roll_pace.SEGMENT_BYTES", 1)
+    monkeypatch.setattr("tidelog.wal.roll.pace.BYTES_A_SECOND_MIN", 1e-9)
+    monkeypatch.setattr("tidelog.wal.roll.pace.SEGMENT_BYTES", 1)
     monkeypatch.setattr("tidelog.broker.roll.segment_builder.SEGMENT_BYTES", 1)
     bounds = SegmentBounds(piece_bytes_max=400)
     monkeypatch.setattr("tidelog.broker.clean.table_path.SegmentBounds", lambda: bounds)

@@ -14,8 +14,7 @@ from tidelog.identifiers import TopicPartition
 from tidelog.records.row_columns import ROW_SCHEMA
 from tidelog.storage.object_store import Buffer
 from tidelog.storage.segment.parquet_seal import open_footer, seal
-from tidelog.storage.segment.piece_sink import PIECE_BYTES_MIN, PieceSink
-from tidelog.storage.segment.segment_writer import SegmentWriter
+from tidelog.storage.segment.segment_writer import PIECE_BYTES_MIN, PieceSink, SegmentWriter
 
 SIZES = st.sampled_from([0, 1, 7, 5000, PIECE_BYTES_MIN - 1, PIECE_BYTES_MIN, 3 * PIECE_BYTES_MIN])
 

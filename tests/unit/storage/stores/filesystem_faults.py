@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
-from tidelog.storage.keys import RESERVED_DIRECTORY
+from tidelog.storage.object_store import RESERVED_DIRECTORY
 from tidelog.storage.stores.filesystem import FilesystemStore
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ import pytest
 from tests.unit.storage.stores.filesystem_faults import failing, run, temporary_files
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
-from tidelog.storage.keys import RESERVED_DIRECTORY
 from tidelog.storage.object_store import (
+    RESERVED_DIRECTORY,
     IfAbsent,
     IfMatch,
     ObjectNotFound,

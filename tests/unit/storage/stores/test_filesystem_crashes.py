@@ -16,8 +16,8 @@ import pytest
 
 from tests.unit.storage.stores.filesystem_faults import run, temporary_files
 from tidelog.clock import SystemClock
-from tidelog.storage.keys import RESERVED_DIRECTORY
 from tidelog.storage.object_store import (
+    RESERVED_DIRECTORY,
     IfAbsent,
     ObjectNotFound,
     PreconditionFailed,

@@ -18,7 +18,8 @@ from tests.properties.wal.batches import (
 )
 from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.wal.format.image_codec import encode_images
-from tidelog.wal.format.object_format import ObjectKind, check_body, encode_header
+from tidelog.wal.format.object_format import ObjectKind, encode_header
+from tidelog.wal.format.slot_index import check_body
 from tidelog.wal.log.extents import Extent, Extents
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart

@@ -15,7 +15,8 @@ from tests.properties.wal.batches import (
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.wal.format.merged_object import ExtentRun, MergedObject, MergeSource, assemble_merged
-from tidelog.wal.format.object_format import ObjectKind, SlotIndex, check_body, merged_key
+from tidelog.wal.format.object_format import ObjectKind, merged_key
+from tidelog.wal.format.slot_index import SlotIndex, check_body
 from tidelog.wal.log.entries import EntryKind
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.image import PartitionImage

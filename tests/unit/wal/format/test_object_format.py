@@ -18,21 +18,18 @@ from tests.properties.wal.batches import (
     topic_partition,
 )
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import LeaderEpoch, Slot, TopicPartition
+from tidelog.identifiers import Slot, TenureKey
 from tidelog.records.batch import BatchHeader, checksum
 from tidelog.wal.format.object_format import (
     FOOTER_END_BYTES,
     HEADER_BYTES,
     ObjectKind,
-    SlotIndex,
-    check_body,
     decode_header,
-    decode_tail,
     encode_header,
     identify,
-    tail_bytes,
     wal_key,
 )
+from tidelog.wal.format.slot_index import SlotIndex, check_body, decode_tail, tail_bytes
 from tidelog.wal.log.entries import EntryKind
 from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
 from tidelog.wal.write.slot_entries import BatchEntry
@@ -44,7 +41,7 @@ def slot(
     batches: int = 3,
     *,
     stamped: bool = False,
-    previous: Mapping[tuple[TopicPartition, LeaderEpoch], int] | None = None,
+    previous: Mapping[TenureKey, int] | None = None,
 ) -> AssembledSlot:
     buffer = SlotBuffer()
     for number in range(batches):

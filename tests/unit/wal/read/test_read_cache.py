@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.wal.read.read_cache import ReadCache, StoredRange
-from tidelog.wal.read.read_memory import ReadMemory
+from tidelog.wal.read.read_cache import ReadCache, ReadMemory, StoredRange
 
 
 def stored(key: str, start: int, size: int, *, is_ahead: bool = False) -> StoredRange:

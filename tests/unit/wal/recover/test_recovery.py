@@ -15,7 +15,7 @@ from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import ByteRange, StoredObject, Suffix
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.image_codec import encode_images
-from tidelog.wal.format.object_format import check_body
+from tidelog.wal.format.slot_index import check_body
 from tidelog.wal.log.extents import Extents
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.wal.writer_desk import Desk, story
 from tidelog.wal.settings import WalSettings
-from tidelog.wal.write.put_budget import PutBudget
+from tidelog.wal.write.group_commit import PutBudget
 
 TEN_A_SECOND = WalSettings(linger_ms=5, object_bytes_max=1_000, puts_a_second_max=10)
 

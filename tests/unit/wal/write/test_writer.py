@@ -16,7 +16,8 @@ from tidelog.errors import Fenced, TidelogError
 from tidelog.storage.object_store import AccessDenied, IfAbsent, ObjectStore
 from tidelog.storage.stores.faulty import FaultyStore, StoreFault
 from tidelog.storage.stores.memory import MemoryStore
-from tidelog.wal.format.object_format import ObjectKind, check_body, encode_header
+from tidelog.wal.format.object_format import ObjectKind, encode_header
+from tidelog.wal.format.slot_index import check_body
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.buffer import SlotBuffer

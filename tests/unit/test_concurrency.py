@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tidelog.concurrency import read_all
 from tidelog.storage.object_store import StoreNotApplied
-from tidelog.wal.read.reading import read_all
 
 FAILS, HANGS = "fails", "hangs"
 

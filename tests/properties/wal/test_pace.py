@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.identifiers import TopicPartition
-from tidelog.wal.roll.roll_pace import (
+from tidelog.wal.roll.pace import (
     BYTES_A_SECOND_MIN,
     SEGMENT_BYTES,
     RollPriority,
+    Throttle,
     priority_of,
     rate_for,
+    rate_of,
 )
 from tidelog.wal.roll.roll_plan import Backlog, Roll, RollReason
-from tidelog.wal.roll.throttle import Throttle, rate_of
 
 PIECES = st.lists(st.floats(0.1, 1000), min_size=1, max_size=20)
 SECONDS = st.floats(0.01, 100)
