@@ -30,7 +30,9 @@ from tidelog.broker.partitions.partitions import Partition
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.records import PartitionMoved
 from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.errors import Refused
 from tidelog.identifiers import Epoch, TopicPartition
+from tidelog.storage.object_store import StoreError
 from tidelog.wal.log.tenure import TenureEnd
 
 logger = logging.getLogger(__name__)
@@ -61,14 +63,14 @@ class PartitionGiving:
         for partition in giving:
             registry.withhold(partition)
         self._withheld()
+        await self._writes.durable()
         try:
-            await self._writes.durable()
             return await self._move(giving, receivers)
-        finally:
-            # A given partition is not withheld any more, and stays away.
-            for partition in giving:
-                registry.resume(partition)
-            self._withheld()
+        except (Refused, StoreError):
+            # Nothing was appended. After a cancellation or another error the outcome is unknown,
+            # or the incarnation has ended: the partitions stay withheld.
+            self._resume(giving)
+            raise
 
     async def _move(
         self, giving: Sequence[Partition], receivers: Mapping[TopicPartition, Epoch]
@@ -91,11 +93,18 @@ class PartitionGiving:
 
         await self._metadata.append(self._epoch, build)
         state = self._metadata.state
+        self._resume(giving)
         given = frozenset(
             each.log.partition for each in giving if not self._is_mine(state, each.log.partition)
         )
         logger.info("partitions were given away", extra={"partitions": len(given)})
         return given
+
+    def _resume(self, giving: Sequence[Partition]) -> None:
+        """Serve those again that were not given: the others are not withheld any more."""
+        for partition in giving:
+            self._writes.partitions.resume(partition)
+        self._withheld()
 
     def _may_move(self, state: ClusterState, move: PartitionMoved) -> bool:
         place = TopicPartition(move.topic_id, move.partition)

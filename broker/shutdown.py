@@ -1,4 +1,5 @@
-"""A polite end: finish requests, flush the WAL, write a checkpoint, fence the own incarnation.
+"""A polite end: give the partitions to other brokers, finish requests, flush the WAL, write a
+checkpoint, fence the own incarnation.
 
 The WAL's flush keeps all accepted records. The other steps only help the successor: a death before
 or within such a step leaves the successor more to read, or makes it wait for the lease. A step that
@@ -15,6 +16,7 @@ from typing import Any
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.running import RunningBroker
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.balance import drain_moves
 from tidelog.coordinator.cluster.membership.tenure_reports import TenureReports
 from tidelog.coordinator.cluster.records.records import BrokerFenced
 from tidelog.errors import Refused
@@ -24,12 +26,17 @@ from tidelog.wal.write.checkpoint import Checkpointer
 
 logger = logging.getLogger(__name__)
 
+DRAINED_AT_ONCE_MAX = 256
+"""Few partitions are on their way at a time; those of coordinators go first."""
+
 
 async def shut_down(running: RunningBroker) -> None:
     """End politely; all accepted records are durable when this returns."""
     writes, coordinators = running.writes, running.coordination.coordinators
     timeout_ms = running.settings.now().integer("shutdown.timeout.ms")
     await leave_snapshots(coordinators, timeout_ms)
+    if running.settings.now().boolean("controlled.shutdown.enable"):
+        await drain(running, timeout_ms)
     # Joins that wait for other members, and fetches that wait for records, would delay the end.
     coordinators.close()
     running.reads.fetcher.close()
@@ -47,6 +54,20 @@ async def shut_down(running: RunningBroker) -> None:
     )
     for task in running.tasks.background:
         task.cancel()
+
+
+async def drain(running: RunningBroker, timeout_ms: int) -> None:
+    """Give all partitions to the other live brokers. Without it, they go on after a takeover."""
+    metadata, me = running.membership.metadata, running.membership.incarnation.epoch
+    moves = list(drain_moves(metadata.state, me).items())
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            for begin in range(0, len(moves), DRAINED_AT_ONCE_MAX):
+                await running.giving.give(dict(moves[begin : begin + DRAINED_AT_ONCE_MAX]))
+    except TimeoutError:
+        logger.warning("shutdown.timeout.ms was too short for giving the partitions away")
+    except (Refused, StoreError) as error:
+        logger.warning("partitions could not be given away", extra={"why": str(error)})
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:

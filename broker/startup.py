@@ -25,6 +25,7 @@ from typing import Any
 
 from tidelog.broker.append.adopter import Adopter
 from tidelog.broker.append.write_path import WritePath, open_write_path
+from tidelog.broker.balancer import Balancer
 from tidelog.broker.clean.table_path import TablePath
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.coordinate.transaction_admission import Admissions
@@ -175,6 +176,10 @@ async def startup(
     )
     peers = _open_peers(opened, membership, closing)
     coordination = _coordinate(opened, membership, writes, recovery, peers)
+    giving = PartitionGiving(opened.metadata, writes, coordination.coordinators.keep_in_step)
+    balancer = Balancer(
+        opened.metadata, membership.incarnation, giving, environment.clock, settings.now
+    )
     health = _health(opened, membership, writes, coordination, table_path, reads)
     maintenance = new_maintenance(
         environment,
@@ -206,7 +211,7 @@ async def startup(
         metrics,
         membership,
         recovery,
-        PartitionGiving(opened.metadata, writes, coordination.coordinators.keep_in_step),
+        giving,
         writes,
         reads,
         tables,
@@ -221,6 +226,7 @@ async def startup(
             environment.clock,
             settings,
             recovery,
+            balancer,
             table_path,
             writes,
             tables,
@@ -449,6 +455,7 @@ def _begin(
     clock: Clock,
     settings: LiveSettings,
     recovery: PartitionRecovery,
+    balancer: Balancer,
     table_path: TablePath,
     writes: WritePath,
     tables: TopicTables,
@@ -461,6 +468,7 @@ def _begin(
     appending = (
         begin(writes.appender.run()),
         begin(writes.checkpointer.run()),
+        begin(balancer.run()),
         begin(maintenance.open_inherited()),
         begin(maintenance.merge()),
     )

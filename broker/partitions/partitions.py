@@ -413,6 +413,7 @@ class PartitionRegistry:
         """Follow a move. The giver keeps the log in checkpoints (C3)."""
         given = self._withheld.pop(place, None)
         if given is None:
+            # A move to this broker, which has nothing of the partition yet.
             return
         self._count(place.topic_id, -1)
         if given.log in self.checkpointed:

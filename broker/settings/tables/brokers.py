@@ -64,7 +64,8 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("socket.connection.setup.timeout.ms", LONG, 10000, AtLeast(1),
         "How long a broker tries to connect to another broker."),
     Setting("controlled.shutdown.enable", BOOLEAN, True, ANY,
-        "Kafka's orderly shutdown; Tidelog always flushes on SIGTERM.", effect=NONE),
+        "Whether a broker that is asked to end gives its partitions to the others first. It always"
+        " flushes."),
 )
 
 REPLICATION_SETTINGS: tuple[Setting, ...] = (
@@ -90,11 +91,11 @@ REPLICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, ANY,
         "How often Kafka saves high watermarks.", effect=NONE),
     Setting("auto.leader.rebalance.enable", BOOLEAN, True, ANY,
-        "Preferred leaders in Kafka.", effect=NONE),
+        "Whether the broker gives partitions away when it has more than its fair share."),
     Setting("leader.imbalance.check.interval.seconds", LONG, 300, AtLeast(1),
-        "Preferred leaders in Kafka.", effect=NONE),
-    Setting("leader.imbalance.per.broker.percentage", INT, 10, ANY,
-        "Preferred leaders in Kafka.", effect=NONE),
+        "How often the broker looks at its share. It also looks when brokers come or go."),
+    Setting("leader.imbalance.per.broker.percentage", INT, 10, AtLeast(0),
+        "By how much a broker may exceed its fair share before it gives partitions away."),
 )
 
 CLUSTER_SETTINGS: tuple[Setting, ...] = (

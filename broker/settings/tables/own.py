@@ -50,6 +50,9 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         " second, the broker sets the rate that finishes the due rolls in this time, at least 8 MiB"
         " a second. The maximum is an eighth of log.delete.grace.ms. Rolls that a client waits for,"
         " or that are an eighth older than their age allows, run at full speed. 0: all rolls do."),
+    Setting("rebalance.moves.per.minute.max", INT, 6_000, AtLeast(1),
+        "Partitions that a broker gives away in a minute to balance the cluster. A move takes a"
+        " partition from its clients for some PUTs."),
     Setting("coordinator.snapshot.interval.records", INT, 10_000, AtLeast(1),
         "Records that a coordinator writes between snapshots of its state; the number of the"
         " state's rows counts if it is more. A starting coordinator reads at most so many again."),

@@ -51,8 +51,9 @@ from tidelog.storage.object_store import ObjectStore
 
 T = TypeVar("T")
 TOPIC = "flights"
-PATIENT = {"broker_session_timeout_ms": 120_000}
-"""No broker loses its lease because the machine is busy. Dead ones are known to be dead at once."""
+PATIENT = {"broker_session_timeout_ms": 120_000, "auto_leader_rebalance_enable": False}
+"""No broker loses its lease because the machine is busy. Dead ones are known to be dead at once.
+No partition moves unless a test moves it."""
 
 
 class World:

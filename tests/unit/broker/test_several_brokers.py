@@ -29,14 +29,18 @@ async def shared_topic(one: OneBroker, *owners: OneBroker) -> TopicId:
     return topic_id
 
 
-async def until_served(one: OneBroker, topic_id: TopicId, *partitions: int) -> None:
-    """Wait until the broker has listed these partitions."""
+async def until_listed(one: OneBroker) -> None:
+    """Wait until the broker lists partitions that it was given."""
     listed = asyncio.Event()
     one.broker.recovery.subscribe(lambda _: listed.set())
+    await listed.wait()
+
+
+async def until_served(one: OneBroker, topic_id: TopicId, *partitions: int) -> None:
+    """Wait until the broker has listed these partitions."""
     hosted = one.broker.writes.partitions
     while any(hosted.get(TopicPartition(topic_id, number)) is None for number in partitions):
-        listed.clear()
-        await listed.wait()
+        await until_listed(one)
 
 
 async def take_over(one: OneBroker, dead: OneBroker, owners: Mapping[int, Epoch]) -> None:
@@ -187,5 +191,54 @@ def test_what_was_given_away_survives_the_death_of_giver_and_receiver() -> None:
             assert await values(third, 0) == [b"a", b"b", b"c"]
             assert await values(third, 1) == [b"x", b"x", b"x"]
             assert (await third.produce(batch(b"d"))).base_offset == 3
+
+    run(story)
+
+
+def test_a_broker_that_is_asked_to_end_gives_its_partitions_to_the_others() -> None:
+    here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker(1) as first, here.broker(2) as second:
+            async with here.broker(3) as leaving:
+                topic_id = await shared_topic(leaving, leaving, leaving)
+                for number in range(2):
+                    await leaving.produce(batch(b"%d" % number), number)
+            state = await first.broker.membership.metadata.refresh()
+            await second.broker.membership.metadata.refresh()
+            owners = [
+                tenures[-1].incarnation.epoch for tenures in state.topics[topic_id].partitions
+            ]
+            assert sorted(owners) == [epoch_of(first), epoch_of(second)]
+            for number, epoch in enumerate(owners):
+                owner = first if epoch == epoch_of(first) else second
+                await until_served(owner, topic_id, number)
+                assert await values(owner, number) == [b"%d" % number]
+
+    run(story)
+
+
+def test_a_newcomer_gets_its_share() -> None:
+    here = World(
+        MemoryStore(SystemClock()),
+        wal_linger_ms=0,
+        auto_leader_rebalance_enable=True,
+        broker_heartbeat_interval_ms=50,
+    )
+
+    async def story() -> None:
+        async with here.broker(1) as first:
+            topic_id = await first.create_topic(partitions=10)
+            for number in range(10):
+                await first.produce(batch(b"%d" % number), number)
+            async with here.broker(2) as second:
+                while len(second.broker.writes.partitions) < 5:
+                    await until_listed(second)
+                state = second.broker.membership.state()
+                assert len(state.owned_by(epoch_of(first))) == 5
+                for place in state.owned_by(epoch_of(second)):
+                    assert place.topic_id == topic_id
+                    found = await values(second, place.partition)
+                    assert found == [b"%d" % place.partition]
 
     run(story)
