@@ -21,6 +21,11 @@ from tidelog.localstack.kafka import ApacheKafka
 GB = 1_000_000_000
 LOAD_SECONDS_MAX = 400.0
 """A load ends by itself earlier than this."""
+_NEVER = 1 << 40
+ONLY_ON_REQUEST = {"roll.bytes": _NEVER, "roll.age.ms": _NEVER, "roll.wal.max.bytes": _NEVER}
+"""A broker with these settings rolls only what a client flushes."""
+WITHOUT_MERGES = {"wal.objects.max": (1 << 31) - 1}
+"""Turns merges of WAL objects off: single records make thousands of objects."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -131,7 +136,7 @@ class Target:
         kind: str,
         topic: str,
         *,
-        module: str = "benchmarks.load",
+        module: str = "benchmarks.harness.load",
         seconds_max: float = LOAD_SECONDS_MAX,
         **options: float | bool,
     ) -> dict[str, Any]:
@@ -174,7 +179,7 @@ def distant(folder: Path, put_ms: int, get_ms: int, **settings: object) -> Itera
         folder / "broker.log",
         http="127.0.0.1:0",
         settings=settings,
-        module="benchmarks.slow_store",
+        module="benchmarks.harness.slow_store",
         environment={"BENCHMARK_PUT_MS": str(put_ms), "BENCHMARK_GET_MS": str(get_ms)},
     ) as broker:
         url = f"http://{broker.http}/metrics"

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from benchmarks.load import percentile
+from benchmarks.harness.load import percentile
 from tidelog.localstack.broker_process import BrokerProcess
 
 TOPIC = "growing"
@@ -87,7 +87,7 @@ def measure(
         http="127.0.0.1:0",
         settings={"num.partitions": producers, **settings},
     ) as broker:
-        command = [sys.executable, "-m", "benchmarks.growth", "--load", broker.kafka]
+        command = [sys.executable, "-m", "benchmarks.broker.growth", "--load", broker.kafka]
         command += ["--producers", str(producers), "--rate", str(rate)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as load:
             try:

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from benchmarks.counting_proxy import counting_proxy
+from benchmarks.harness.counting_proxy import counting_proxy
 from benchmarks.report import Results, tables
-from benchmarks.spark import NotEnoughSpace, Scan, SparkFigures, measure_spark
-from benchmarks.spark_job import tree_cpu_seconds
-from benchmarks.spark_kafka import QUERIES, READERS, contenders
-from benchmarks.spark_load import RECORD_BYTES, records
+from benchmarks.tables.spark import NotEnoughSpace, Scan, SparkFigures, measure_spark
+from benchmarks.tables.spark_job import tree_cpu_seconds
+from benchmarks.tables.spark_kafka import QUERIES, READERS, contenders
+from benchmarks.tables.spark_load import RECORD_BYTES, records
 from tests.unit.benchmarks.test_report import row_of
 
 SCANS = {

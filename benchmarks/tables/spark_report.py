@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.spark import SparkFigures
-from benchmarks.spark_kafka import QUERIES, READERS
+from benchmarks.tables.spark import SparkFigures
+from benchmarks.tables.spark_kafka import QUERIES, READERS
 
 _COLUMNS = {
     "all": "all",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.targets import GB, Target, tidelog
+from benchmarks.harness.targets import GB, Target, tidelog
 
 KIB = 1024
 MIB = KIB * KIB

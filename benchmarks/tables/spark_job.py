@@ -1,6 +1,6 @@
 """Spark's side of a measurement, in a process of its own: scans, microbatches, freshness.
 
-    python -m benchmarks.spark_job < job.json
+    python -m benchmarks.tables.spark_job < job.json
 
 `job.json` has `kind`, the session's `settings`, and the kind's own options. Prints one JSON object.
 CPU seconds are those of the process and all its descendants: Spark's JVM and its Python workers.
@@ -35,7 +35,7 @@ BATCH_SECONDS_MAX = 300.0
 def session_of(settings: Mapping[str, str], folder: str) -> SparkSession:
     """A Spark session in local mode."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     base = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",

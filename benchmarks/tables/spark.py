@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from benchmarks import spark_kafka
-from benchmarks.counting_proxy import counting_proxy
-from benchmarks.spark_load import RECORD_BYTES
-from benchmarks.targets import GB, Target, kafka, tidelog
+from benchmarks.harness.counting_proxy import counting_proxy
+from benchmarks.harness.targets import GB, Target, kafka, tidelog
+from benchmarks.tables import spark_kafka
+from benchmarks.tables.spark_load import RECORD_BYTES
 from tidelog.errors import TidelogError
 from tidelog.localstack.maven import JarsNotAvailable
 from tidelog.localstack.s3_servers import S3Server, start_minio
@@ -195,13 +195,13 @@ def _scans(
 def _run(job: Mapping[str, Any], settings: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run one job in a Spark of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.spark_job"],
+        [sys.executable, "-m", "benchmarks.tables.spark_job"],
         input=json.dumps({**job, "settings": settings or {}}),
         capture_output=True,
         text=True,
         check=False,
         timeout=JOB_SECONDS_MAX,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     )
     if done.returncode != 0:
         raise RuntimeError(f"Spark's job {job['kind']} failed:\n{done.stderr[-4000:]}")
@@ -216,7 +216,7 @@ def _fill(target: Target, topic: str, records: int) -> None:
     target.load(
         "fill",
         topic,
-        module="benchmarks.spark_load",
+        module="benchmarks.tables.spark_load",
         records=records,
         partitions=PARTITIONS,
         first_ms=FIRST_MS,

@@ -2,7 +2,7 @@
 
 Also the time until the first transaction of the next life is committed.
 
-    python -m benchmarks.restarts --lives 10 --seconds 8 8 --get-ms 100 FOLDER
+    python -m benchmarks.broker.restarts --lives 10 --seconds 8 8 --get-ms 100 FOLDER
 
 prints one JSON object. Two transactional producers write to four partitions all the while.
 """
@@ -98,7 +98,7 @@ def measure(scenario: Scenario, folder: Path) -> Restarts:
                 folder / "broker.log",
                 listen=bootstrap,
                 settings={"num.partitions": PARTITIONS},
-                module="benchmarks.slow_store" if scenario.get_ms else "tidelog.cli",
+                module="benchmarks.harness.slow_store" if scenario.get_ms else "tidelog.cli",
                 environment={"BENCHMARK_GET_MS": str(scenario.get_ms)},
             ):
                 ready = time.perf_counter()
@@ -129,7 +129,7 @@ def _first_commit(bootstrap: str) -> float:
 
 
 def _start_load(bootstrap: str, folder: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "benchmarks.restarts", "--load", bootstrap, str(folder)]
+    command = [sys.executable, "-m", "benchmarks.broker.restarts", "--load", bootstrap, str(folder)]
     with (folder / "load.log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log)
 

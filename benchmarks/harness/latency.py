@@ -7,8 +7,8 @@ import os
 import time
 from dataclasses import dataclass
 
-from benchmarks.load import percentile
-from benchmarks.targets import Target
+from benchmarks.harness.load import percentile
+from benchmarks.harness.targets import Target
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.storage.object_store import IfAbsent

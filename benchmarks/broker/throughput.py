@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from benchmarks.roll import ONLY_ON_REQUEST, WITHOUT_MERGES
-from benchmarks.targets import GB, Target
+from benchmarks.harness.targets import GB, ONLY_ON_REQUEST, WITHOUT_MERGES, Target
 
 KIB = 1024
 MIB = KIB * KIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.distant import (
+from benchmarks.broker.distant import (
     NO_LIMIT,
     PACED_BYTES_A_SECOND,
     PEER_BYTES,

@@ -1,6 +1,8 @@
 """The time and the memory to load a coordinator's state, from a snapshot and from its whole log.
 
-Each measurement is a process of its own: `python -m benchmarks.recovery STATE SOURCE FOLDER`.
+Each measurement is a process of its own:
+
+    python -m benchmarks.broker.recovery STATE SOURCE FOLDER
 """
 
 from __future__ import annotations
@@ -176,7 +178,7 @@ def measure_recovery(folder: Path) -> list[Recovery]:
 
 
 def _measured(name: str, source: str, folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.recovery", name, source, str(folder)]
+    command = [sys.executable, "-m", "benchmarks.broker.recovery", name, source, str(folder)]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, check=True, timeout=SECONDS_MAX
     )

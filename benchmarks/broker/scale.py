@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.targets import tidelog
-from benchmarks.throughput import MIB, Shape, measure
+from benchmarks.broker.throughput import MIB, Shape, measure
+from benchmarks.harness.targets import tidelog
 
 TOPICS = 10
 PARTITIONS = 100

@@ -2,7 +2,7 @@
 
 Half of their bytes compress well.
 
-    python -m benchmarks.spark_load fill --bootstrap HOST:PORT --topic T --records N --partitions P
+    python -m benchmarks.tables.spark_load fill --bootstrap HOST:PORT --topic T --records N ...
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.growth import is_level, minutes_held
+from benchmarks.broker.growth import is_level, minutes_held
 
 
 @pytest.mark.parametrize(

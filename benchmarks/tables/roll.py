@@ -14,17 +14,20 @@ from typing import NamedTuple
 
 from confluent_kafka import Producer
 
-from benchmarks.latency import Latency, of_acknowledgements
-from benchmarks.targets import GB, Target, scrape, tidelog
+from benchmarks.harness.latency import Latency, of_acknowledgements
+from benchmarks.harness.targets import (
+    GB,
+    ONLY_ON_REQUEST,
+    WITHOUT_MERGES,
+    Target,
+    scrape,
+    tidelog,
+)
 from tidelog.client.flush import flush_topic
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
 from tidelog.network import SocketNetwork
 
-NEVER = 1 << 40
-ONLY_ON_REQUEST = {"roll.bytes": NEVER, "roll.age.ms": NEVER, "roll.wal.max.bytes": NEVER}
-WITHOUT_MERGES = {"wal.objects.max": (1 << 31) - 1}
-"""Turns merges of WAL objects off: single records make thousands of objects."""
 FLUSH_SECONDS_MAX = 300
 AWAITED_SECONDS_MAX = 120.0
 ASKED_ROUNDS = 8

@@ -2,7 +2,7 @@
 
 It always uses confluent-kafka.
 
-    python -m benchmarks.transaction_load commits --bootstrap HOST:PORT --topic T ...
+    python -m benchmarks.broker.transaction_load commits --bootstrap HOST:PORT --topic T ...
 
 Prints one JSON object.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
-from benchmarks.load import percentile
+from benchmarks.harness.load import percentile
 
 READY_SECONDS_MAX = 120.0
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from benchmarks.targets import Target
+from benchmarks.harness.targets import Target
 
-LOAD = "benchmarks.transaction_load"
+LOAD = "benchmarks.broker.transaction_load"
 SECONDS = 5.0
 ROUNDS = 200
 PRODUCERS = (1, 10, 100)

@@ -9,7 +9,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * Sends so many bytes a second for so long, record by record over the partitions. Kafka's client
- * has its default settings, except for the given ones. Prints what `benchmarks.load paced` prints.
+ * has its default settings, except for the given ones. Prints what `benchmarks.harness.load paced`
+ * prints.
  *
  * <p>java -cp 'lib/*' PacedProducer.java BOOTSTRAP TOPIC PARTITIONS BYTES_A_SECOND SECONDS
  * RECORD_BYTES WARMUP_SECONDS [NAME=VALUE ...]

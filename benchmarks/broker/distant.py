@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.targets import LOAD_SECONDS_MAX, Target, distant
-from benchmarks.throughput import WAL_ALONE
+from benchmarks.broker.throughput import WAL_ALONE
+from benchmarks.harness.targets import LOAD_SECONDS_MAX, Target, distant
 from tidelog.localstack.kafka import java_command, kafka_jars
 
 PROGRAM = Path(__file__).parent / "programs" / "PacedProducer.java"
@@ -142,7 +142,7 @@ def _felt(folder: Path, lib: Path, distance: Distance) -> Felt:
         felt.transaction = target.load(
             "commits",
             "transactions",
-            module="benchmarks.transaction_load",
+            module="benchmarks.broker.transaction_load",
             rounds=TRANSACTIONS,
         )
         used = target.usage().since(before)
