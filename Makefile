@@ -135,7 +135,7 @@ damage: venv ## Each damage on each kind of object, at many places: docs/DAMAGE.
 
 .PHONY: growth
 growth: venv ## What a bucket on a filesystem holds while a producer writes: make growth MINUTES=60 RECORDS=250
-	@$(PY) -m benchmarks.growth --minutes $(MINUTES) --rate $(RECORDS)
+	@$(PY) -m benchmarks.broker.growth --minutes $(MINUTES) --rate $(RECORDS)
 
 .PHONY: growth-virtual
 growth-virtual: venv ## The same in virtual time: make growth-virtual RATE=630 HOURS=3 SCALE=1

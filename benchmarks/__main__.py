@@ -9,22 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import (
-    cold,
-    conversion,
-    distant,
-    latency,
-    page,
-    recovery,
-    report,
-    restarts,
-    roll,
-    scale,
-    spark,
-    throughput,
-    transactions,
-)
-from benchmarks.targets import Target, kafka, tidelog
+from benchmarks import page, report
+from benchmarks.broker import distant, recovery, restarts, scale, throughput, transactions
+from benchmarks.harness import latency
+from benchmarks.harness.targets import Target, kafka, tidelog
+from benchmarks.tables import cold, conversion, roll, spark
 from tidelog.localstack.kafka import KafkaNotAvailable
 from tidelog.localstack.maven import JarsNotAvailable
 from tidelog.localstack.s3_servers import MissingTool, start_minio

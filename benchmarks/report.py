@@ -9,19 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.cold import Cold, ColdShape
-from benchmarks.conversion import Conversion, ConversionShape
-from benchmarks.distant import Distant
-from benchmarks.distant_report import distant_lines
-from benchmarks.latency import Latency
-from benchmarks.recovery import Recovery
-from benchmarks.restarts import COMPARED, Restarts
-from benchmarks.roll import Felt, Rolled, RollShape
-from benchmarks.scale import Scale
-from benchmarks.spark import SparkFigures
-from benchmarks.spark_report import spark_lines
-from benchmarks.throughput import Measured, Shape
-from benchmarks.transactions import PRODUCERS, ROUND_SHAPES, Transactions
+from benchmarks.broker.distant import Distant
+from benchmarks.broker.distant_report import distant_lines
+from benchmarks.broker.recovery import Recovery
+from benchmarks.broker.restarts import COMPARED, Restarts
+from benchmarks.broker.scale import Scale
+from benchmarks.broker.throughput import Measured, Shape
+from benchmarks.broker.transactions import PRODUCERS, ROUND_SHAPES, Transactions
+from benchmarks.harness.latency import Latency
+from benchmarks.tables.cold import Cold, ColdShape
+from benchmarks.tables.conversion import Conversion, ConversionShape
+from benchmarks.tables.roll import Felt, Rolled, RollShape
+from benchmarks.tables.spark import SparkFigures
+from benchmarks.tables.spark_report import spark_lines
 
 
 @dataclass(slots=True)

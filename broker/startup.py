@@ -42,7 +42,6 @@ from tidelog.broker.partition_giving import PartitionGiving
 from tidelog.broker.partition_recovery import PartitionRecovery
 from tidelog.broker.partitions.partitions import PartitionRegistry
 from tidelog.broker.peers.peers import Peers
-from tidelog.broker.read.layer_metrics import UnservedCollector
 from tidelog.broker.read.read_path import ReadPath
 from tidelog.broker.running import (
     Coordination,
@@ -58,6 +57,7 @@ from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.tables.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.broker.telemetry.fault_log import FaultLog
+from tidelog.broker.telemetry.layer_metrics import UnservedCollector
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.broker.telemetry.metrics import LARGE_BATCHES_WAITING, BrokerMetrics
 from tidelog.clock import Clock

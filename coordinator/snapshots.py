@@ -30,7 +30,7 @@ from tidelog.coordinator.snapshot_format import (
 )
 from tidelog.counts import counter
 from tidelog.crash_points import CrashPoint, CrashPoints
-from tidelog.errors import CorruptObject, MissingObject, TidelogError
+from tidelog.errors import MissingObject, TidelogError
 from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import (
@@ -42,11 +42,11 @@ from tidelog.storage.object_store import (
     StoredObject,
     StoreError,
 )
+from tidelog.storage.superseded import retry_if_superseded
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
-_ATTEMPTS_MAX = 5
 
 RecordT = TypeVar("RecordT")
 RecordT_co = TypeVar("RecordT_co", covariant=True)
@@ -211,7 +211,8 @@ class StateSnapshots(Generic[RecordT]):
 
         Raises CorruptObject, UnsupportedFormat or StoreError.
         """
-        found = await self._newest()
+        # F4: a snapshot is deleted only when a newer one has been listed for long.
+        found = await retry_if_superseded(self._newest)
         if found is None:
             return None
         key, stored = found
@@ -267,20 +268,14 @@ class StateSnapshots(Generic[RecordT]):
             )
 
     async def _newest(self) -> tuple[str, StoredObject] | None:
-        missing = None
-        for _ in range(_ATTEMPTS_MAX):
-            newest = await newest_snapshot(self._store, self._origin)
-            if newest is None:
-                return None
-            key = self._origin.key(newest)
-            if key == missing:
-                # A snapshot is deleted only when a newer one has been there for long.
-                raise MissingObject(key, "it is listed but cannot be read")
-            try:
-                return key, await self._store.get(key)
-            except ObjectNotFound:
-                missing = key
-        raise CorruptObject(self._origin.prefix, "snapshots vanish faster than they can be read")
+        newest = await newest_snapshot(self._store, self._origin)
+        if newest is None:
+            return None
+        key = self._origin.key(newest)
+        try:
+            return key, await self._store.get(key)
+        except ObjectNotFound as error:
+            raise MissingObject(key, "it is listed but cannot be read") from error
 
 
 async def newest_snapshot(store: ObjectStore, origin: SnapshotOrigin) -> int | None:

@@ -5,6 +5,7 @@ Each evaluation of a DataFrame reads the current state, in one task.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
@@ -56,9 +57,9 @@ class _StateSource(DataSource):
         return _StateReader(type(self), self._store_url, to_arrow_schema(schema, timezone="UTC"))
 
     @staticmethod
+    @abstractmethod
     async def rows(bucket: Bucket, names: list[str]) -> pa.Table:
         """The table, with at least these columns."""
-        raise NotImplementedError
 
 
 class TransactionsSource(_StateSource):

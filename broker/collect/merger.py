@@ -313,7 +313,7 @@ class Merger:
 
     async def _read_indexes(self, keys: Iterable[str]) -> Mapping[str, SlotIndex] | None:
         async def read(key: str) -> SlotIndex | CorruptObject:
-            # To decode what is in memory costs a third of what a read from the store does.
+            # Decoding an index in memory takes a third of the time of a read from the store.
             held = self._reader.whole(key)
             try:
                 return await read_batch_index(self._store, self._offload, key, held)

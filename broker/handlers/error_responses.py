@@ -1,8 +1,8 @@
-"""One error for a whole request, in the shape that its answers have: the schemas tell the shape.
+"""The response that reports one error for a whole request. Its shape comes from the schemas.
 
-A structure that has an error code takes the code, and nothing below it is filled. Another one
-repeats a list of the request: one element of the answer for each that was asked for, with what
-identifies it. The tables name what the schemas do not tell.
+A structure with an error code takes the code, and its lists stay empty. A structure without one
+repeats a list of the request: each element of the response identifies an element of the request.
+The tables below hold what the schemas do not say.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from tidelog.broker.telemetry.metrics import RequestMetrics
 
 CODE_NAMES = frozenset({"error_code", "partition_error_code"})
-"""How messages call the code of what was asked; AddPartitionsToTxn has the second name."""
+"""The names of fields that hold an error code; AddPartitionsToTxn has the second one."""
 _MESSAGE = "error_message"
 _Elements: TypeAlias = "tuple[Callable[[Any], Sequence[Any] | None], type[Struct] | None]"
-"""Gets the elements of a list from what was asked; their structure, None for plain values."""
+"""Returns a list of the request from a structure of it; then the structure of the list's elements,
+None for plain values."""
 _IDENTITIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "name": "name",
@@ -58,8 +59,8 @@ _IDENTITIES: Final[Mapping[str, str]] = MappingProxyType(
         "producer_id": "producer_id",
     }
 )
-"""The fields that say what an element of an answer is about, each with the name that a request may
-have for it instead. The element of a plain list is the first of them."""
+"""The fields that identify an element of a response, each with its other name in requests. An
+element of a plain list is the value of the first such field."""
 _UNKNOWN: Final[Mapping[type[Struct], Mapping[str, int]]] = MappingProxyType(
     {
         coordinators.Coordinator: {"node_id": -1, "port": -1},
@@ -71,7 +72,7 @@ _UNKNOWN: Final[Mapping[type[Struct], Mapping[str, int]]] = MappingProxyType(
         transactions.InitProducerIdResponse: {"producer_epoch": -1},
     }
 )
-"""What Kafka sends for a number that an error leaves open, where the schema's default is 0."""
+"""The numbers that Kafka sends with an error in place of the schema's default, 0."""
 _REPEATED: Final[Mapping[type[Struct], _Elements]] = MappingProxyType(
     {
         replicas.AlterReplicaLogDirsRequest: (
@@ -84,20 +85,20 @@ _REPEATED: Final[Mapping[type[Struct], _Elements]] = MappingProxyType(
         ),
     }
 )
-"""What the answer repeats where it has another shape than the request."""
+"""The list that a response repeats if its shape differs from the request's."""
 _REPEATING: Final = frozenset({metadata.MetadataResponse, replicas.ElectLeadersResponse})
-"""Answers that repeat the request also where they have a code of their own."""
+"""Responses that repeat the request although they have a code of their own."""
 _MEMBERS: Final[Mapping[type[Struct], str]] = MappingProxyType(
     {groups.JoinGroupResponse: "member_id"}
 )
-"""Answers that identify the client itself, and the field that does."""
+"""Responses that identify the client itself, and the field that does."""
 
 
 def error_response(
     request: Request[Response], version: int, code: ErrorCode, message: str
 ) -> Response | None:
-    """The answer that says `code` of everything that was asked; None if the request is not to be
-    answered."""
+    """The response with `code` for each element of the request; None if the request gets no
+    response."""
     if isinstance(request, produce.ProduceRequest) and request.acks == 0:
         return None
     (response,) = _answer_shape(type(request), version).filled([request], code, message)
@@ -107,19 +108,20 @@ def error_response(
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How one structure of an answer is filled."""
+    """The rule that fills one structure of a response."""
 
     struct: type[Struct]
     unknown: Mapping[str, int]
     code_name: str | None
     has_message: bool
     identities: tuple[tuple[str, Callable[[Any], Any]], ...]
-    """Its fields that come from what was asked, and what gets them from there."""
+    """The fields that identify an element of the request, with the functions that read them."""
     repeated: tuple[str, Callable[[Any], Sequence[Any] | None], _Shape] | None
-    """The list that has an element for each that was asked for, and the shape of one."""
+    """The list that repeats a list of the request: its name, the function that returns the
+    request's list, and the shape of an element."""
 
     def filled(self, asked: Sequence[Any], code: ErrorCode, message: str) -> list[Struct]:
-        """One structure about each of what was asked."""
+        """One filled structure for each of these elements of the request."""
         common: dict[str, object] = dict(self.unknown)
         if self.code_name is not None:
             common[self.code_name] = code
@@ -143,7 +145,7 @@ def _answer_shape(request: type[Message], version: int) -> _Shape:
 
 
 def _shape(answer: type[Struct], asked: type[Struct] | None, version: int) -> _Shape:
-    """How `answer` is filled about what was asked: a structure, or a plain value (None)."""
+    """The shape of `answer` for a structure of the request, or for a plain value (None)."""
     fields = [field for field in answer.FIELDS if version in field.versions]
     code_name = next((field.name for field in fields if field.name in CODE_NAMES), None)
     repeated = None
@@ -167,7 +169,7 @@ def _shape(answer: type[Struct], asked: type[Struct] | None, version: int) -> _S
 
 
 def _asked_elements(asked: type[Struct], version: int) -> _Elements:
-    """The only list that a structure of a request has in this version, or what stands for it."""
+    """The only list of a request's structure in this version, or its entry in `_REPEATED`."""
     if asked in _REPEATED:
         return _REPEATED[asked]
     (field,) = (
@@ -179,7 +181,7 @@ def _asked_elements(asked: type[Struct], version: int) -> _Elements:
 
 
 def _element_struct(field: Field) -> type[Struct] | None:
-    """The structure of a list's elements; None for plain values, and for what is no list."""
+    """The structure of a list's elements; None for plain values, and if the field is no list."""
     return None if field.type.element is None else field.type.element.struct
 
 
@@ -202,7 +204,7 @@ def _identities(
 
 
 def count_errors(response: Response, metrics: RequestMetrics) -> Generator[None, None, None]:
-    """Count every error code in a response, in steps; looks only at the parts that have one."""
+    """Count every error code in a response, in steps. Parts without a code are skipped."""
     for number, code in enumerate(_codes(response), 1):
         if code:
             metrics.errors.of(error_name(code)).value += 1
@@ -220,7 +222,7 @@ def _codes(struct: Struct) -> Iterator[int]:
             yield from _codes(value)
     for name in lists:
         each_of = getattr(struct, name) or ()
-        # To make everything twice, only to count what few of them tell, would be too much.
+        # A MadeList makes its elements at each iteration. Making them twice costs too much.
         if not isinstance(each_of, MadeList):
             for each in each_of:
                 yield from _codes(each)
@@ -228,8 +230,8 @@ def _codes(struct: Struct) -> Iterator[int]:
 
 @cache
 def _places(struct: type[Struct]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The name of its own error code, or none; the names of its structures, and of its lists of
-    structures, in which there are some."""
+    """The name of the structure's own error code, or empty; then the names of its structures, and
+    of its lists of structures, that contain error codes."""
     own, single, lists = "", [], []
     for field in struct.FIELDS:
         if field.name in CODE_NAMES:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tidelog.broker.handlers.metadata_change import change_metadata
 from tidelog.broker.handlers.services import MetadataServices
-from tidelog.broker.topics.placement import assign_owners
+from tidelog.coordinator.cluster.membership.assignment import assign_evenly
 from tidelog.coordinator.cluster.records.records import Record, TopicCreated
 from tidelog.coordinator.cluster.records.topics import new_topic_id
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -31,7 +31,7 @@ async def create_internal_topic(broker: MetadataServices, name: str) -> None:
     def build(state: ClusterState) -> Sequence[Record]:
         if state.topic_named(name) is not None:
             return ()
-        owners = assign_owners(state, partition_count)
+        owners = assign_evenly(state, partition_count)
         topic_id = new_topic_id(state.sequence + 1, random)
         return (TopicCreated(topic_id, name, owners, configs, internal=True),)
 

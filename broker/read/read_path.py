@@ -13,7 +13,7 @@ from tidelog.broker.read.chunk_reads import ChunkReads
 from tidelog.broker.read.cold_reader import ColdReader
 from tidelog.broker.read.cold_times import ColdTimes
 from tidelog.broker.read.fetcher import Fetcher
-from tidelog.broker.read.layer_metrics import ColdReadCollector, ReadCollector
+from tidelog.broker.read.metrics import ColdReadCollector, ReadCollector
 from tidelog.broker.read.offset_lookup import OffsetLookup
 from tidelog.broker.read.segment_indexes import SegmentIndexes
 from tidelog.broker.read.tiered_log import TieredLog

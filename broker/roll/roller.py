@@ -250,6 +250,8 @@ class Roller:
             return await self._builder.build(log, upper, raw_bytes_max, turns)
         except MissingObject as error:
             # F4: the table may have advanced, which makes it needless, or batches may have moved.
+            # No `retry_if_superseded`: the agenda decides anew whether and when this partition
+            # rolls, and its queue remembers a lost object.
             before, state = log.table_next, await self._tables.refresh(topic_id)
             fault = self._queue.learn_table_end(partition, state)
             has_changed = log.table_next > before or error.key not in log.extents.keys

@@ -1,1 +1,1 @@
-"""Creation rules of topics, placement of their partitions, and their view by clients."""
+"""Creation rules of topics, and their view by clients."""

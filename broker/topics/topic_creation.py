@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tidelog.broker.settings.settings import BrokerSettings, check_topic_configs
-from tidelog.broker.topics.placement import NoLiveBroker, Placement
+from tidelog.coordinator.cluster.membership.assignment import NoLiveBroker, Placement
 from tidelog.coordinator.cluster.records.records import TopicCreated
 from tidelog.coordinator.cluster.records.topics import collision_key, new_topic_id, topic_name_fault
 from tidelog.coordinator.cluster.state.state import ClusterState

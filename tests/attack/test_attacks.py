@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.targets import Target as MeasuredProcess
+from benchmarks.harness.targets import Target as MeasuredProcess
 from scripts.verify import commit
 from tests.attack import probe
 from tests.attack.attack import Attack, all_attacks

@@ -22,7 +22,7 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PyTopicPartition
 from pyspark.sql import SparkSession
 
-from benchmarks.targets import scrape
+from benchmarks.harness.targets import scrape
 from tests.compat.clients import SECONDS_MAX, Client
 from tests.compat.delta_spark import by_delta_spark
 from tests.compat.records import CODECS, PARTITIONS, Record, sample

@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 )
 from deltalake import DeltaTable
 
-from benchmarks.targets import scrape
+from benchmarks.harness.targets import scrape
 from tests.integration.log_judge import Judge, Ledger, LogStarts, Place, Policy, Walk
 from tests.integration.log_load import (
     SECONDS_MAX,

@@ -113,6 +113,7 @@ class SimulatedStore:
         self._under_way: dict[SimulatedProcess, dict[_Call, None]] = {}
         self._unavailable_until = 0.0
         self._unavailable_share = 0.0
+        self._unavailable_to_writes = False
         self._isolated: dict[SimulatedProcess, tuple[float, str]] = {}
         self._puts_refused_until = 0.0
 
@@ -123,12 +124,14 @@ class SimulatedStore:
             process.at_death(lambda: self._process_died(process))
         return ProcessStore(self, process)
 
-    def fail_for(self, seconds: float, share: float = 0.9) -> None:
+    def fail_for(self, seconds: float, share: float = 0.9, *, writes_only: bool = False) -> None:
         """A burst: refuse this share of the requests for a while (503 Slow Down)."""
         self._unavailable_until = self.loop.time() + seconds
         self._unavailable_share = share
+        self._unavailable_to_writes = writes_only
         self.counts["bursts"] += 1
-        self._note(f"refuses {share:.2f} of the requests for {seconds:.3f} s")
+        what = "writes" if writes_only else "requests"
+        self._note(f"refuses {share:.2f} of the {what} for {seconds:.3f} s")
 
     def refuse_puts_for(self, seconds: float) -> None:
         """Serve reads and refuse all puts for a while."""
@@ -257,7 +260,10 @@ class SimulatedStore:
         until, prefix = self._isolated.get(process, (0.0, ""))
         if self.loop.time() < until and key.startswith(prefix):
             return "request lost" if writes and chance < 0.5 else "refused"
-        if self.loop.time() < self._unavailable_until and chance < self._unavailable_share:
+        unavailable = self.loop.time() < self._unavailable_until and (
+            writes or not self._unavailable_to_writes
+        )
+        if unavailable and chance < self._unavailable_share:
             return "refused"
         if kind == "put" and self.loop.time() < self._puts_refused_until:
             return "refused"

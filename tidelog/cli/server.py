@@ -18,9 +18,9 @@ from tidelog.broker.broker import Broker, first_error
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.network.health import HealthServer
 from tidelog.broker.options import BrokerOptions
-from tidelog.broker.read.layer_metrics import StoreCollector
 from tidelog.broker.settings.loading import load_settings
 from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.broker.telemetry.layer_metrics import StoreCollector
 from tidelog.broker.telemetry.log_format import configure_logging
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.broker.telemetry.process_memory import settle_garbage, tune_allocator

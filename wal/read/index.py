@@ -11,7 +11,7 @@ from tidelog.wal.format.slot_index import SlotIndex, decode_tail, tail_bytes
 
 
 async def read_index(store: ObjectStore, offload: Offload, key: str) -> SlotIndex | ObjectHeader:
-    """What is in a slot, from the end of its object; a seal's header for a seal.
+    """The index of a slot, from the end of its object; the header of a seal.
 
     Raises ObjectNotFound and other StoreErrors, CorruptObject and UnsupportedFormat.
     """
@@ -24,7 +24,7 @@ async def read_index(store: ObjectStore, offload: Offload, key: str) -> SlotInde
 async def read_batch_index(
     store: ObjectStore, offload: Offload, key: str, whole: Buffer | None = None
 ) -> SlotIndex:
-    """The index of an object in which a log's batches lie. `whole`: the object, if it is in memory.
+    """The index of an object with batches. `whole`: the object, if it is in memory.
 
     Raises MissingObject and other CorruptObjects, StoreError and UnsupportedFormat.
     """
@@ -35,14 +35,19 @@ async def read_batch_index(
 
 
 async def read_batch_tail(store: ObjectStore, key: str) -> tuple[Buffer, int]:
-    """What `batch_index` takes of an object, and the object's size, for a decoder in a worker.
-    Raises as `read_batch_index` does."""
+    """The end of an object, which a worker decodes with `batch_index`, and the object's size.
+
+    Raises as `read_batch_index` does.
+    """
     with required():
         return await _read_tail(store, key)
 
 
 def batch_index(key: str, tail: Buffer, size: int) -> SlotIndex:
-    """The index of an object with batches, from its end. CorruptObject and UnsupportedFormat."""
+    """The index of an object with batches, from its end.
+
+    Raises CorruptObject and UnsupportedFormat.
+    """
     return _with_batches(key, decode_tail(key, tail, size))
 
 

@@ -1,7 +1,7 @@
-"""Which transactions the batches of an extent belong to (rules G4, H1). Pure.
+"""Finds the transactions of the batches in an extent (rules G4, H1). Pure.
 
-A batch does not say the ordinal of its transaction. The index of its object says it, and of an
-adopted batch the extent itself.
+A batch does not contain the ordinal of its transaction. The index of its object does, or the extent
+of an adopted batch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tidelog.wal.log.extents import Extent, Extents
 
 
 class Ordinals(NamedTuple):
-    """Which transactions the batches of a WAL object belong to, by their positions, ascending."""
+    """The ordinals of the transactions of a WAL object's batches, by ascending position."""
 
     positions: Integers
     ordinals: Integers
 
     @classmethod
     def of(cls, index: SlotIndex) -> Ordinals:
-        """As the object's index says it."""
+        """Read the ordinals of an object's index."""
         columns = index.columns
         rows = np.flatnonzero(columns["kind"] == EntryKind.BATCH)
         positions = columns["position"][rows].astype(np.int64)
@@ -38,7 +38,10 @@ class Ordinals(NamedTuple):
         return cls(positions[order], ordinals[order])
 
     def at(self, key: str, positions: Integers) -> Integers:
-        """The ordinals of the batches at these positions. CorruptObject where none begins."""
+        """The ordinals of the batches at these positions.
+
+        Raises CorruptObject if no batch begins at one of them.
+        """
         found = np.searchsorted(self.positions, positions)
         if not len(self.positions) or (found == len(self.positions)).any():
             raise CorruptObject(key, "its index does not list all of its batches")
@@ -49,22 +52,22 @@ class Ordinals(NamedTuple):
 
 
 class OrdinalColumns(NamedTuple):
-    """Those of several objects as few arrays, which is how they go to another process."""
+    """The ordinals of several objects in few arrays, which pass to another process cheaply."""
 
     keys: Sequence[str]
     ends: Integers
-    """Of each object's in the following."""
+    """The end of each object's part of `together`."""
     together: Ordinals
 
     @classmethod
     def of(cls, found: Mapping[str, Ordinals]) -> OrdinalColumns:
-        """`found`: of one object at least."""
+        """Join the ordinals by object; `found` has at least one."""
         ends = np.cumsum([len(each.positions) for each in found.values()])
         together = map(np.concatenate, zip(*found.values(), strict=True))
         return cls(list(found), ends, Ordinals(*together))
 
     def apart(self) -> dict[str, Ordinals]:
-        """What they were made of."""
+        """The ordinals by object again."""
         columns = [np.split(column, self.ends[:-1]) for column in self.together]
         found = zip(self.keys, *columns, strict=True)
         return {key: Ordinals(positions, ordinals) for key, positions, ordinals in found}
@@ -75,20 +78,20 @@ def extent_ordinals(
 ) -> Integers:
     """For each batch of an extent the ordinal of its transaction, or NO_ORDINAL.
 
-    `positions`: of the batches in the extent's bytes. `known`: of the extent's object, None if no
-    batch of the extent needs it. CorruptObject where the index does not list a batch.
+    `positions`: where the batches begin in the extent's bytes. `known`: the ordinals of the
+    extent's object; None if no batch needs them. Raises CorruptObject if the index lacks a batch.
     """
     if extent.adoption is not None:
         return np.full(len(positions), extent.adoption.ordinal, np.int64)
     if known is None:
         return np.full(len(positions), NO_ORDINAL, np.int64)
     ordinals = known.at(extent.key, positions + extent.position)
-    # What is in no transaction has none, whatever else the index may say.
+    # A batch outside transactions has no ordinal, whatever the index says.
     return np.where(attributes & TRANSACTIONAL_FLAG, ordinals, NO_ORDINAL)
 
 
 class IndexedBatches(NamedTuple):
-    """One partition's batches in one WAL object, as its index has them, by offset."""
+    """One partition's batches in the index of one WAL object, by offset."""
 
     base_offsets: Integers
     producer_ids: Integers
@@ -98,7 +101,7 @@ class IndexedBatches(NamedTuple):
 
 
 def index_batches(index: SlotIndex, partition: TopicPartition) -> IndexedBatches:
-    """What a WAL object's index says of a partition's batches."""
+    """Select a partition's batches from the index of a WAL object."""
     columns = index.columns
     tenures = [row for row, (found, _) in enumerate(index.tenures) if found == partition]
     placed = np.isin(columns["kind"], [EntryKind.BATCH, EntryKind.ADOPTED])
@@ -115,7 +118,7 @@ def index_batches(index: SlotIndex, partition: TopicPartition) -> IndexedBatches
 
 
 def adopted_batches(extents: Extents) -> IndexedBatches:
-    """The adopted batches among a partition's extents, which say of themselves whose they are."""
+    """The adopted batches among a partition's extents, which contain their transactions."""
     found = [
         (extent.base_offset, extent.adoption.producer_id, extent.adoption.ordinal)
         for extent in extents.adopted()

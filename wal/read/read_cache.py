@@ -1,6 +1,6 @@
-"""Ranges of WAL objects that were read back from the store, within the memory for that.
+"""Caches ranges of WAL objects that were read back from the store.
 
-Caches of other things that were read back may share the memory.
+Caches of other bytes that were read back may share the memory.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from tidelog.storage.object_store import Buffer
 
 
 class Held(Protocol):
-    """Something that is kept in memory because it was read back. Two are never equal."""
+    """Bytes that were read back and are kept in memory. Two are never equal."""
 
     is_ahead: bool
-    """Nobody has asked for it yet."""
+    """No reader has asked for it yet."""
 
     def __len__(self) -> int:
-        """Its bytes."""
+        """The number of bytes."""
         ...
 
 
 class ReadMemory:
-    """What was longest unused goes first, and its cache is told so."""
+    """Drops the least recently used bytes first, and tells their cache."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._held: OrderedDict[Held, Callable[[], object]] = OrderedDict()
         self.size_bytes = 0
         self.ahead_bytes = 0
-        """Of what was read ahead and nobody has asked for yet."""
+        """The bytes that were read ahead and that no reader has asked for yet."""
         self.wasted_bytes = 0
-        """Of what was read ahead and dropped before anybody asked for it."""
+        """The bytes that were read ahead and dropped before a reader asked for them."""
 
     def fits(self, size: int) -> bool:
-        """Whether so many bytes may be kept at all."""
+        """Whether so many bytes are within the whole budget."""
         return size <= self.bytes_max
 
     def add(self, held: Held, dropped: Callable[[], object]) -> None:
-        """Keep what fits; `dropped` is called when it has to make room."""
+        """Keep `held`, and drop the oldest bytes. Its own drop calls `dropped`."""
         self._held[held] = dropped
         self.size_bytes += len(held)
         if held.is_ahead:
@@ -53,14 +53,14 @@ class ReadMemory:
             forget()
 
     def use(self, held: Held) -> None:
-        """Somebody has asked for it."""
+        """Note that a reader has asked for it."""
         self._held.move_to_end(held)
         if held.is_ahead:
             held.is_ahead = False
             self.ahead_bytes -= len(held)
 
     def remove(self, held: Held) -> None:
-        """Its cache has let it go."""
+        """Note that its cache has dropped it."""
         del self._held[held]
         self.size_bytes -= len(held)
         if held.is_ahead:
@@ -69,17 +69,17 @@ class ReadMemory:
 
 
 class StoredRange:
-    """Bytes of an object from `start` on, as the store gave them.
+    """Bytes of an object from `start` on, as the store returned them.
 
-    They may hold the batches of many partitions and cut some of them. Nobody has checked them yet:
-    `proven` has the positions of those extents that were found right, `doubted` of those that were
-    not, which have to be read by themselves.
+    They may hold batches of many partitions, and parts of batches at both ends. Readers verify each
+    extent: `proven` has the positions of sound extents, `doubted` those of damaged ones, which
+    readers read again, alone.
     """
 
     __slots__ = ("data", "doubted", "end", "is_ahead", "key", "proven", "start")
 
     def __init__(self, key: str, start: int, data: Buffer, *, is_ahead: bool) -> None:
-        """`is_ahead`: nobody has asked for it yet."""
+        """`is_ahead`: no reader has asked for it yet."""
         self.key = key
         self.start = start
         self.data = memoryview(data).toreadonly()
@@ -92,26 +92,26 @@ class StoredRange:
         return len(self.data)
 
     def view(self, position: int, length: int) -> memoryview:
-        """Bytes [position, position + length) of the object, or as many of them as are here."""
+        """Bytes [position, position + length) of the object, cut at the end of this range."""
         first = position - self.start
         return self.data[first : first + length]
 
 
 class ReadCache:
-    """Ranges by object and place. Views that were handed out stay valid when they go.
+    """Ranges by object and start. Their views stay valid after the cache drops a range.
 
-    No range of an object lies within another one, so ranges in order of their starts are also in
-    order of their ends.
+    No range of an object lies within another one. So the order of the starts is also that of the
+    ends.
     """
 
     def __init__(self, memory: ReadMemory) -> None:
         self.memory = memory
-        """Shared with the cache of what was read from segments."""
+        """The budget, shared with the cache of segments."""
         self._ranges: dict[tuple[str, int], StoredRange] = {}
         self._starts: dict[str, list[int]] = {}
 
     def put(self, added: StoredRange) -> None:
-        """Keep a range. One that is larger than the whole budget, or held already, is not kept."""
+        """Keep a range, unless it is larger than the whole budget or lies in a kept range."""
         key, start = added.key, added.start
         if not self.memory.fits(len(added)) or self._find(key, start, added.end):
             return
@@ -126,14 +126,14 @@ class ReadCache:
         self.memory.add(added, partial(self._forget, key, start))
 
     def get(self, key: str, position: int, length: int) -> StoredRange | None:
-        """The range that holds these bytes of an object; from now on somebody has used it."""
+        """The range that holds these bytes of an object; counts as a use."""
         found = self._find(key, position, position + length)
         if found is not None:
             self.memory.use(found)
         return found
 
     def covers(self, key: str, position: int, length: int) -> bool:
-        """Whether these bytes are here; asking changes nothing."""
+        """Whether the cache has these bytes; does not count as a use."""
         return self._find(key, position, position + length) is not None
 
     def bounds(self, key: str) -> list[tuple[int, int]]:

@@ -1,19 +1,18 @@
-"""Which ranges of WAL objects to read for the extents that readers want: few, and not too wide.
+"""Plans reads of WAL objects for the extents that readers want, in few and narrow ranges.
 
-An object holds batches of many partitions. A reader of all of them wants the whole object in one
-request; a reader of a small one wants a thousandth of it. Which of them is there shows in what was
-wanted so far:
+An object holds batches of many partitions. A reader of all partitions wants the whole object in one
+request. A reader of a small partition wants a thousandth of it. The demand so far tells them apart:
 
-- Extents of one object that are wanted at a time are read together where little lies between them.
-- A range is widened by what is not wanted yet, at most by as much as others have already wanted of
-  the object and no more than was widened in vain before. So the first reader of an object gets
-  exactly what it wants, and who comes for the next partitions doubles what is read.
-- Where half of an object nearby, a few before it in the same WAL, was wanted, the whole is read.
-- Where an object was read wider before and that was dropped before anybody wanted it, there is not
-  memory enough for all who go through it: they get exactly what they want.
+- Extents of one object that are wanted together are read together if the gap between them is small.
+- A range is widened at most by the bytes of the object that readers have wanted so far, less the
+  bytes that were widened and not used. So the first reader of an object gets exactly its extents,
+  and each later reader doubles the range.
+- If readers wanted half of one of the preceding objects of the same WAL, the whole object is read.
+- If more bytes of an object were read and dropped than readers wanted, memory is too small for all
+  its readers. They get exactly their extents.
 
-So what is read and never wanted stays, for each object, below what was wanted of it, or one object
-after each few that were wanted.
+So the unused bytes of an object stay below its wanted bytes. The exception is one object after each
+few that were wanted.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from tidelog.storage.object_store import StoredObject
 from tidelog.wal.log.extents import Extent
 
 GAP_BYTES_MAX = 64 * 1024
-"""Bytes between two extents that cost no more to read along than another request would."""
+"""Reading a gap of this size costs no more than another request."""
 RANGE_BYTES_MAX = 16 * 1024 * 1024
-"""What is read at a time at most, unless an extent alone is larger."""
+"""The largest range, unless one extent is larger."""
 EXTENTS_REMEMBERED_MAX = 100_000
 _NEIGHBOURS = 4
 _NEIGHBOURS_LOOKED_AT = 64
-"""Those whose size is not known yet, as they are being read, count for nothing."""
+"""More than `_NEIGHBOURS`, because objects of unknown size do not count."""
 
 
 class Stored(Protocol):
-    """Something that takes up bytes of an object."""
+    """A part of an object."""
 
     @property
     def length(self) -> int: ...
@@ -47,7 +46,7 @@ S = TypeVar("S", bound=Stored)
 
 
 class PlannedRead(NamedTuple):
-    """Bytes [start, end) of an object; the object may end before."""
+    """Bytes [start, end) of an object; the object may end earlier."""
 
     key: str
     start: int
@@ -65,7 +64,7 @@ class _ObjectDemand:
 
 
 class Demand:
-    """What was wanted and read of the objects that readers came to last."""
+    """The wanted and the read bytes of the most recently used objects."""
 
     def __init__(self, extents_max: int = EXTENTS_REMEMBERED_MAX) -> None:
         self._extents_max = extents_max
@@ -77,7 +76,7 @@ class Demand:
         return len(self._objects)
 
     def want(self, extent: Extent) -> None:
-        """Somebody reads this extent."""
+        """Note that a reader wants this extent."""
         demand = self._of(extent.key)
         if extent.position not in demand.positions:
             demand.positions.add(extent.position)
@@ -89,11 +88,14 @@ class Demand:
                 del self._keys[bisect_left(self._keys, key)]
 
     def begin(self, key: str, length: int) -> None:
-        """So much of it is being read."""
+        """Note that a read of `length` bytes has begun."""
         self._of(key).read_bytes += length
 
     def finish(self, key: str, length: int, stored: StoredObject | None) -> None:
-        """What `begin` announced has come, less of it where the object ends; None: it failed."""
+        """Note the end of a read that `begin` announced, of fewer bytes at the object's end.
+
+        None: it failed.
+        """
         demand = self._objects.get(key)
         if demand is None:
             return
@@ -103,12 +105,12 @@ class Demand:
             demand.size_bytes = stored.size
 
     def size_bytes(self, key: str) -> int | None:
-        """An object's size, where it is known."""
+        """An object's size; None if unknown."""
         demand = self._objects.get(key)
         return None if demand is None else demand.size_bytes
 
     def spare_bytes(self, key: str, wanted_now: int) -> int:
-        """How much may be read of it beyond the `wanted_now` bytes that were just wanted."""
+        """The bytes that a read may add to the `wanted_now` bytes that were just wanted."""
         demand = self._objects.get(key)
         if demand is None:
             return 0
@@ -116,16 +118,19 @@ class Demand:
         return max(0, demand.wanted_bytes - wanted_now - unused)
 
     def was_in_vain(self, key: str, wanted_now: int, held_bytes: int) -> bool:
-        """Whether more of it was read and dropped than anybody wanted so far, beside the
-        `wanted_now` bytes, which are not here. `held_bytes`: what is here or on its way."""
+        """Whether more bytes of it were read and dropped than readers wanted so far.
+
+        The `wanted_now` bytes do not count; they are not in memory. `held_bytes`: the bytes that
+        are in memory or being read.
+        """
         demand = self._objects.get(key)
         if demand is None:
             return False
         return demand.read_bytes - held_bytes > demand.wanted_bytes - wanted_now
 
     def expected_bytes(self, key: str) -> int:
-        """About how large an object is of which all will be wanted, judged by those before it in
-        its WAL; 0 if that is not to be expected."""
+        """The estimated size of an object that readers will want whole, by the preceding objects
+        of its WAL; 0 if they were not wanted."""
         index = bisect_left(self._keys, key)
         wal = key[: key.rfind("/") + 1]
         found = largest = 0
@@ -160,10 +165,10 @@ def plan_reads(
     held: Sequence[tuple[int, int]],
     widened_max: int,
 ) -> list[PlannedRead]:
-    """The ranges to read for these extents of one object, all of which `demand` has heard of.
+    """The ranges to read for these extents of one object. `demand` has noted all of them.
 
-    `held`: the bounds of what is here or on its way; widening stops there. `widened_max`: a range
-    that was widened is at most so long.
+    `held`: the bounds of the ranges that are in memory or being read; widening stops at them.
+    `widened_max`: the largest size of a widened range.
     """
     ordered = sorted(extents, key=lambda extent: extent.position)
     limit = min(widened_max, RANGE_BYTES_MAX)
@@ -191,7 +196,7 @@ def plan_reads(
 
 
 def _widen(run: list[int], spare: int, held: Sequence[tuple[int, int]], highest: int) -> None:
-    """Lengthen a run by `spare` bytes in all: at its end, then at its start, up to what is held."""
+    """Lengthen a run by `spare` bytes: first at its end, then at its start, up to held ranges."""
     if spare <= 0:
         return
     start, end = run
@@ -202,7 +207,7 @@ def _widen(run: list[int], spare: int, held: Sequence[tuple[int, int]], highest:
 
 
 def windows(found: Iterable[S], bytes_max: int) -> Iterator[list[S]]:
-    """Runs of a bounded size, as much as may be in memory at a time; one alone may be larger."""
+    """Runs of at most `bytes_max` bytes; a single larger part is a run of its own."""
     window: list[S] = []
     size = 0
     for each in found:

@@ -8,9 +8,9 @@ from tidelog.storage.object_store import Buffer
 
 
 class TailCache:
-    """Whole objects; the one that was longest unused goes first.
+    """Whole durable objects; drops the least recently used one first.
 
-    Only what is durable belongs in it. Views that were handed out stay valid when it goes.
+    Views stay valid after the cache drops their object.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -21,7 +21,7 @@ class TailCache:
         self.misses = 0
 
     def put(self, key: str, data: Buffer) -> None:
-        """Keep an object. One that is larger than the whole budget is not kept."""
+        """Keep an object, unless it is larger than the whole budget."""
         view = memoryview(data).toreadonly()
         if len(view) > self._bytes_max:
             return
@@ -33,7 +33,7 @@ class TailCache:
             self.size_bytes -= len(dropped)
 
     def get(self, key: str, position: int, length: int) -> memoryview | None:
-        """These bytes of an object, or None if it is not here."""
+        """These bytes of an object; None if the cache lacks the object."""
         held = self._objects.get(key)
         if held is None or position + length > len(held):
             self.misses += 1
@@ -43,14 +43,14 @@ class TailCache:
         return held[position : position + length]
 
     def peek(self, key: str, position: int, length: int) -> memoryview | None:
-        """The same for who reads each once: it counts as no use of the object."""
+        """The bytes that `get` returns, for readers of an object once; not counted as a use."""
         held = self._objects.get(key)
         if held is None or position + length > len(held):
             return None
         return held[position : position + length]
 
     def whole(self, key: str) -> memoryview | None:
-        """A whole object, or None if it is not here; it counts as no use of it."""
+        """A whole object, or None; not counted as a use."""
         return self._objects.get(key)
 
     def __contains__(self, key: str) -> bool:

@@ -1,7 +1,7 @@
-"""Compares bytes from the store with what the index says of them. Pure.
+"""Verifies bytes from the store against the index. Pure.
 
-Every reader of an extent does it here: fetches, rolls, merges, and readers of the bucket. An
-adopted batch (H8) has no identity in its staged object, so it is checked there, then stamped.
+Every reader of an extent calls it: fetches, rolls, merges, and readers of the bucket. An adopted
+batch (H8) has no identity in its staged object. It is verified as staged, then stamped.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ _LAST_OFFSET_DELTA_POSITION = 23
 
 
 class StoredBatches(NamedTuple):
-    """An extent's bytes as they are stored; not verified."""
+    """The stored bytes of an extent, not verified."""
 
     extent: Extent
     data: Buffer
 
 
 class VerifiedBatches(NamedTuple):
-    """The batches of an extent, as consumers see them."""
+    """The batches of an extent, in the form that consumers receive."""
 
     extent: Extent
     data: Buffer
     positions: list[int]
-    """Where each batch begins in the data."""
+    """The start of each batch in the data."""
 
 
 def verify(extent: Extent, data: Buffer) -> VerifiedBatches:
-    """An extent's batches, of bytes as they are stored. An adopted batch is stamped in a copy.
+    """The batches in the stored bytes of an extent. An adopted batch is stamped in a copy.
 
-    CorruptObject where length, offsets or a checksum is not what the index or the batch says.
+    Raises CorruptObject if the length, an offset or a checksum differs from the index or the batch.
     """
     if extent.adoption is None:
         return VerifiedBatches(extent, data, _batches_in(extent, data))
@@ -63,7 +63,10 @@ def verify(extent: Extent, data: Buffer) -> VerifiedBatches:
 
 
 def verify_staged(extent: Extent, data: Buffer) -> BatchHeader:
-    """Compare a staged batch, which nobody has stamped yet, with an extent. CorruptObject."""
+    """The header of a staged batch, before it is stamped.
+
+    Raises CorruptObject if it differs from the extent.
+    """
     key, where = extent.key, f"at position {extent.position}"
     _check_length(extent, data)
     try:
@@ -104,7 +107,7 @@ def _stamped(extent: Extent, adoption: Adoption, data: Buffer) -> Buffer:
 
 
 def _batches_in(extent: Extent, data: Buffer) -> list[int]:
-    """Where the extent's batches begin, each proved by its checksum."""
+    """The starts of the extent's batches, after a check of each checksum."""
     _check_length(extent, data)
     size, position, expected = len(data), 0, extent.base_offset
     positions: list[int] = []

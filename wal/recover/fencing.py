@@ -1,20 +1,21 @@
-"""Sealing the WAL of an incarnation that is to write no more (rules C4, C10).
+"""Seals the WAL of an incarnation that must not write any more (rules C4, C10).
 
 A seal is an object in a slot, created if absent like any other, and never removed. The sealer walks
-forward from the newest checkpoint and seals the first hole that is not damage: a slot below a stamp
-of the writer (`wal_end`) must be there, so the walk passes it by and notes it. The end is the seal
-in that slot. `docs/formats/wal.md` has the argument why nothing behind the end was ever
-acknowledged. Where stamps prove no damage, all sealers find the same end. Where a stamp becomes
-visible only meanwhile they may differ; the metadata log takes the first (`takeover`).
+forward from the newest checkpoint and seals the first hole that is not damage. A hole below a stamp
+of the writer (`wal_end`) is damage: the walk notes it and passes it. The seal is the WAL's end.
+`docs/formats/wal.md` proves that no slot behind the end was acknowledged. All sealers find the same
+end if stamps prove no damage. If a stamp becomes visible during the walks, the ends may differ. The
+metadata log takes the first (`takeover`).
 
-Barrier seals are put further ahead before the walk. They decide nothing: they stop a writer that is
-alive and would otherwise keep ahead of the walk for ever.
+The sealer first puts barrier seals further ahead. They do not mark the end. They stop a live
+writer, which could otherwise stay ahead of the walk.
 
-What happens when something fails. The sealer dies, or an answer is lost, at any step: the next
-sealer goes on from the bucket, where every slot is decided once. A seal whose put arrives very late
-lands in a hole, where any seal is welcome, or behind the end. Two sealers help each other. The old
-owner may write on during the walk: what it fills before the walk puts a seal there is below the end
-and is recovered.
+| Failure | Effect |
+|---|---|
+| the sealer dies, or loses an answer | the next sealer continues: each slot is decided once |
+| a put of a seal arrives late | the seal fills a hole, or lies behind the end; both are harmless |
+| two sealers walk at the same time | they help each other |
+| the old owner writes during the walk | recovery reads the slots that it fills below the seal |
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ SEAL_DEADLINE_SECONDS = 30.0
 
 
 class WalEnd(NamedTuple):
-    """Where a WAL ends, and which slots below were acknowledged and are lost."""
+    """The end of a WAL, and the acknowledged slots below it that are lost."""
 
     slot: Slot
-    """It holds the seal; the slots below count, the others do not."""
+    """The slot of the seal. Only slots below it count."""
     damaged: tuple[Slot, ...] = ()
 
 
@@ -67,9 +68,9 @@ async def seal(
 ) -> WalEnd:
     """End an incarnation's WAL.
 
-    `in_flight_max`: how many slots the old owner puts at a time. `told`: how many slots its lease
-    or its fence tells to be durable. Raises StoreError when the store does not let it finish, with
-    AppendUndecided and SequenceGone among them: call again; what was done stays and does no harm.
+    `in_flight_max`: the slots that the old owner uploads at a time. `told`: the number of durable
+    slots by its lease or fence. Raises StoreError, also as AppendUndecided or SequenceGone; then
+    the caller calls again. Seals that were put remain and are harmless.
     """
     sealer = _Sealer(store, clock, entropy, incarnation, told)
     start = await sealer.floor()
@@ -80,7 +81,7 @@ async def seal(
 
 
 async def guess_tail(store: ObjectStore, incarnation: Incarnation, start: Slot) -> Slot:
-    """Behind the last slot that a listing shows: good enough to place barriers."""
+    """The slot behind the last listed one: an estimate, which suffices for barriers."""
     tail = start
     async for slot, meta in list_slots(store, incarnation, start):
         if meta.size != HEADER_BYTES:
@@ -105,7 +106,7 @@ class _Sealer:
         self._wal = Sequence(store, clock, wal_prefix(incarnation), WAL_SUFFIX, identify)
 
     async def put_seal(self, slot: Slot) -> bool:
-        """Put a seal into a slot if it is empty; whether the slot holds a seal now."""
+        """Put a seal into a slot if it is empty. Returns whether the slot holds a seal now."""
         header = ObjectHeader(
             ObjectKind.SEAL,
             self._incarnation,
@@ -120,7 +121,7 @@ class _Sealer:
         return not isinstance(result, Taken) or self._is_seal(slot, result.data)
 
     async def floor(self) -> Slot:
-        """The newest checkpoint's slot: slots below may have been deleted."""
+        """The newest checkpoint's slot. The collector may have deleted slots below it."""
         return await newest_checkpoint(self._store, self._incarnation) or Slot(0)
 
     async def find_end(self, start: Slot) -> WalEnd:
@@ -174,7 +175,7 @@ class _Sealer:
         try:
             header = decode_header(self._wal.key(slot), data)
         except CorruptObject:
-            # Something lies there, so the slot is decided; who replays it reports the damage. An
-            # object that is no seal does not end the WAL, for what follows may be acknowledged.
+            # The slot is decided: it has a damaged object, which the replay reports. Only a seal
+            # ends the WAL: slots behind this one may be acknowledged.
             return False
         return header.kind is ObjectKind.SEAL

@@ -1,9 +1,8 @@
-"""An object that fills the gaps which accepted losses leave in partitions' logs.
+"""Makes an object that fills the gaps of accepted losses in partitions' logs. Pure.
 
-The extents of a log have no hole. Where records are lost and given up, `tidelog bucket repair` puts
-batches without records in their place, as Kafka's cleaner leaves them, and markers that abort the
-transactions which cannot be complete any more. They lie in a merged object of their own, so who
-reads, rolls or merges them needs to know nothing of it. Pure.
+The extents of a log have no hole. `tidelog bucket repair` replaces lost records by batches without
+records, as Kafka's cleaner leaves them. It also writes markers that abort incomplete transactions.
+All lie in one merged object, so readers, rolls and merges treat them as any other.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from tidelog.wal.log.entries import NO_ORDINAL, EntryKind, IndexEntry
 from tidelog.wal.log.producer_state import ProducerState
 
 BATCH_OFFSETS_MAX = 2**30
-"""In one batch without records: what clients count fits into 31 bits."""
+"""The offsets in one batch without records: clients count them in 31 bits."""
 
 
 class Filler:
-    """One such object while it is made. It may serve many partitions."""
+    """Collects the batches of one object, for any number of partitions."""
 
     def __init__(
         self, incarnation: Incarnation, number: int, created_ms: int, writer_id: bytes
@@ -49,7 +48,7 @@ class Filler:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was filled."""
+        """Whether it has no batch."""
         return not self._entries
 
     def nothing(
@@ -92,7 +91,7 @@ class Filler:
         return self._add(partition, leader_epoch, batch, producer)
 
     def data(self) -> bytes:
-        """The object, to be put at `key`."""
+        """The bytes of the object at `key`."""
         columns = [
             [
                 each.kind,
@@ -129,7 +128,7 @@ class Filler:
         batch: bytearray,
         ended: ProducerState | None = None,
     ) -> IndexEntry:
-        """`ended`: whose transaction a marker ends."""
+        """`ended`: the producer whose transaction a marker ends."""
         header = BatchHeader.parse(batch)
         self._tenures.setdefault((partition, leader_epoch), len(self._tenures))
         entry = IndexEntry(

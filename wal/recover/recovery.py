@@ -1,14 +1,14 @@
-"""Rebuilding partitions from the bucket: to open them (C5 to C7), or to read them (G2, G3).
+"""Rebuilds partitions from the bucket: to open them (C5 to C7), or to read them (G2, G3).
 
-The pure part works on what was read: `choose_base` finds where a tenure's log begins, `replay`
-applies the WAL's entries after it by the functions of the partition log itself. The shell
-`recover` reads: for each incarnation that is needed, the newest checkpoint and the ends of the WAL
-objects from there on, never the batches. A WAL is needed if it belongs to a partition's newest
-tenure; if that never opened, to the one before, and so on.
+The pure part takes the content of WALs. `choose_base` finds the base of a tenure. `replay` applies
+the later entries of the WAL with the functions of the partition log. The shell `recover` reads, for
+each needed incarnation, the newest checkpoint and the ends of the WAL objects after it. It reads no
+batches. A WAL is needed if it belongs to a partition's newest tenure. If that tenure never opened,
+the WAL of the tenure before is needed, and so on.
 
-What is broken or missing harms those partitions only whose log runs through it; they are reported
-and the others go on. If the reader dies, nothing has been changed. An old owner that is still
-writing cannot change what lies below the end of a sealed WAL.
+A damaged or missing object harms only partitions whose logs need it. `recover` reports these and
+returns the others. A reader that dies has changed nothing. An old owner that still writes cannot
+change slots below the end of a sealed WAL.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HANDOVERS_AT_ONCE_MAX = 64
 
 
 class Base(NamedTuple):
-    """Where a tenure's log begins: an image, and the first slot whose entries come after it."""
+    """The base of a tenure's log: an image, and the first slot whose entries follow it."""
 
     image: PartitionImage
     slot: Slot
@@ -57,18 +57,17 @@ class Base(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What the bucket holds of some partitions."""
+    """The state of some partitions in the bucket."""
 
     images: dict[TopicPartition, PartitionImage] = field(default_factory=dict)
     failures: dict[TopicPartition, CorruptObject] = field(default_factory=dict)
-    """The partitions that cannot be proved, and the object that is to blame."""
+    """The partitions that cannot be rebuilt, each with the damaged object."""
     ends: dict[Incarnation, Slot] = field(default_factory=dict)
-    """Up to where each WAL was read."""
+    """The slot up to which each WAL was read."""
     stamps: dict[str, MetadataStamp] = field(default_factory=dict)
-    """What the writers of the WALs had applied of the metadata log at last, by the object that says
-    so (C11)."""
+    """The last metadata stamps of the WALs' writers, by the object with the stamp (C11)."""
     seconds: float = 0.0
-    """How long it took."""
+    """The duration of the recovery."""
 
 
 def choose_base(
@@ -78,8 +77,8 @@ def choose_base(
 
     `end`: where a tenure ended that was given away; no entry of it lies there or behind.
 
-    None: the tenure never opened, so nothing was accepted in it. CorruptObject: that cannot be
-    told, or the image itself is broken.
+    None: the tenure never opened, so it accepted no record. CorruptObject: damage hides whether it
+    opened, or the image is damaged.
     """
     try:
         row = content.in_checkpoint.get(tenure)
@@ -109,7 +108,7 @@ def replay(
 
     A tenure ends at the WAL's end, or at its slot in `ends`.
 
-    A slot that is missing or broken spoils every tenure of which it may hold an entry.
+    A missing or damaged slot makes every tenure fail of which it may hold an entry.
     """
     logs: dict[TenureKey, PartitionLog] = {}
     results: dict[TenureKey, PartitionImage | CorruptObject] = {}
@@ -143,7 +142,7 @@ def rebuild(
     tenures: Iterable[TenureKey],
     ends: Mapping[TenureKey, Slot] = MappingProxyType({}),
 ) -> dict[TenureKey, PartitionImage | CorruptObject | None]:
-    """For each tenure its state at its end, what spoils it, or None if it never opened.
+    """Each tenure's state at its end, or its damage, or None if it never opened.
 
     `ends`: as for `replay`.
     """
@@ -180,16 +179,17 @@ async def recover(
 ) -> Recovered:
     """The state of partitions, from the bucket alone.
 
-    `tenures`: those that the metadata log knows, oldest first, at least one for each partition.
-    `ends`: where the sealed WALs end. A WAL that is not among them is live and counts up to its
-    first missing slot (G2): as its owner may change meanwhile, whoever reads one must look at the
-    metadata log again afterwards, and begin again if a partition's tenures have changed.
-    `unopened`: incarnations that are known to have opened nothing. `opener`: the newest tenures of
-    this incarnation are not opened; it asks because it is about to open them.
-    `reader`: one that remembers, for who asks again and again. `told`: how many slots of live WALs
-    their leases tell to be durable (C10).
-    An image has the leader epoch of the tenure that it comes from. Raises StoreError and
-    UnsupportedFormat.
+    - `tenures`: those in the metadata log, oldest first, at least one for each partition.
+    - `ends`: the ends of the sealed WALs. Any other WAL is live and counts up to its first missing
+      slot (G2), or up to the slot at which its partitions were given away. They may get another
+      owner meanwhile. So the caller reads the metadata log again afterwards, and begins again if a
+      partition's tenures have changed.
+    - `unopened`: incarnations that have opened none of these partitions.
+    - `opener`: this incarnation is about to open its newest tenures, which nobody has opened.
+    - `reader`: a remembering one, for callers that recover repeatedly.
+    - `told`: the numbers of durable slots of live WALs, by their leases (C10).
+
+    An image has the leader epoch of its tenure. Raises StoreError and UnsupportedFormat.
     """
     started = clock.monotonic()
     search = _TenureSearch(reader or WalReader(store, offload), offload, tenures, ends, told)
@@ -202,7 +202,7 @@ async def recover(
 
 
 class _TenureSearch:
-    """Goes back through the tenures of all partitions side by side; reads each WAL once."""
+    """Searches the tenures of all partitions backwards together, and reads each WAL once."""
 
     def __init__(
         self,
@@ -237,9 +237,9 @@ class _TenureSearch:
     async def try_tenures(
         self, waiting: Mapping[TopicPartition, int], unopened: Container[Incarnation]
     ) -> dict[TopicPartition, int]:
-        """Look into one tenure of each partition; for those that never opened, which one is next.
+        """Look into one tenure of each partition. Returns the next tenure for those not opened.
 
-        `waiting`: the tenures' places in the lists.
+        `waiting`: the indexes of the tenures in their lists.
         """
         wanted: dict[Incarnation, list[TopicPartition]] = defaultdict(list)
         never_opened: list[TopicPartition] = []

@@ -1,15 +1,13 @@
-"""What is left of a partition whose log runs through damage, when its loss is accepted. Pure.
+"""Rebuilds a partition's log around accepted losses. Pure.
 
-Recovery refuses a log with a hole in it (`recovery`). Here the log is rebuilt around what is lost:
-`salvage` replays the entries that are left and fills the offsets between them, `patch` fills those
-whose batches cannot be read. What fills them are batches without records (`filler`). What follows a
-hole keeps its offsets. Where the log's end is lost, it goes on END_OFFSETS later, so that no offset
-that a client may have seen is given out again.
+Recovery refuses a log with a hole (`recovery`). `salvage` replays the remaining entries and fills
+the offsets between them. `patch` fills the offsets of unreadable batches. Both fill with batches
+without records (`filler`). Entries behind a hole keep their offsets. If the log's end is lost, the
+log continues END_OFFSETS later, so that it assigns no offset that a client may have seen.
 
-A transaction that was open when a hole began may have ended in it. If the producer goes on in the
-same transaction behind the hole, it had not. Else its end is unknown, and it is aborted: in the
-hole, where its marker lay, if the producer began another transaction behind it, or at the log's
-end.
+A transaction that was open before a hole may have ended in it. If the producer continues the same
+transaction behind the hole, it had not ended. Otherwise its end is unknown, and it is aborted. Its
+marker lies in the hole if the producer began another transaction behind it, else at the log's end.
 """
 
 from __future__ import annotations
@@ -31,37 +29,37 @@ from tidelog.wal.recover.filler import BATCH_OFFSETS_MAX, Filler
 from tidelog.wal.recover.wal_reader import WalContent
 
 END_OFFSETS = BATCH_OFFSETS_MAX
-"""How much later a log goes on whose end is lost: far more than what was lost can have had."""
+"""The offsets that a log skips if its end is lost: far more than the loss can have contained."""
 _PLACED = (EntryKind.BATCH, EntryKind.ADOPTED, EntryKind.OPENING)
 
 
 class Found(NamedTuple):
-    """An entry that is left, and its slot's time."""
+    """A remaining entry, and its slot's time."""
 
     entry: IndexEntry
     time_ms: int
 
 
 Event: TypeAlias = "Found | CorruptObject"
-"""What a log's replay meets, in order: an entry, or a damaged object that may hold some."""
+"""One step of a log's replay: an entry, or a damaged object that may hold entries."""
 
 
 class AbortedLoss(NamedTuple):
-    """A transaction that was aborted because its end is not known."""
+    """A transaction that was aborted because its end is unknown."""
 
     producer_id: int
     first_offset: int
 
 
 class Salvaged(NamedTuple):
-    """What is left of a partition."""
+    """The remains of a partition."""
 
     image: PartitionImage
     aborted: tuple[AbortedLoss, ...]
 
 
 def events_of(content: WalContent, tenure: TenureKey, start: int) -> Iterator[Event]:
-    """What a WAL holds of a tenure from a slot on."""
+    """The events of a tenure in a WAL, from a slot on."""
     for number, slot in enumerate(content.slots, content.start):
         if number < start:
             continue
@@ -74,15 +72,17 @@ def events_of(content: WalContent, tenure: TenureKey, start: int) -> Iterator[Ev
 
 
 def salvage(base: PartitionImage, events: Sequence[Event], filler: Filler) -> Salvaged:
-    """The log that begins with `base` and goes on with what is left of its entries."""
+    """The log that begins with `base` and continues with its remaining entries."""
     return _Salvage(base, events, filler).run()
 
 
 def patch(
     image: PartitionImage, unreadable: Collection[Extent], table_next: int, filler: Filler
 ) -> PartitionImage:
-    """The image with `unreadable` extents filled, and what is missing between the end of the table,
-    `table_next`, and the first extent."""
+    """The image with filled `unreadable` extents.
+
+    Offsets from the table's end, `table_next`, to the first extent are filled too.
+    """
     patched = Extents()
     held_from = max(table_next, image.log_start)
     following = image.extents.base_offset
@@ -104,7 +104,7 @@ def patch(
 
 
 def filled_offsets(image: PartitionImage, filler: Filler) -> list[tuple[int, int]]:
-    """The ranges of offsets, first and last, that were filled: what is lost."""
+    """The lost ranges of offsets, first and last, which were filled."""
     ranges: list[tuple[int, int]] = []
     for extent in image.extents:
         if extent.key != filler.key:
@@ -193,8 +193,8 @@ class _Salvage:
             try:
                 self._log.replay(entry, time_ms)
             except CorruptObject:
-                # It contradicts what was before: the same offsets again, or batches that were
-                # copied from what is lost. What was before counts.
+                # It contradicts earlier entries: it repeats offsets, or merges lost batches. The
+                # earlier entries count.
                 continue
         for producer in self._doubtful.values():
             self._abort(producer)

@@ -1,4 +1,4 @@
-"""Sets of slots as runs of consecutive ones: a WAL of millions of slots has few. Pure."""
+"""Sets of slots as runs of consecutive slots: a WAL of millions of slots has few runs. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SlotRun(NamedTuple):
 
 
 def count(runs: Iterable[SlotRun]) -> int:
-    """How many slots they are."""
+    """The number of slots in the runs."""
     return sum(run.end - run.first for run in runs)
 
 
@@ -30,7 +30,7 @@ def runs_of(slots: Iterable[int]) -> list[SlotRun]:
 
 
 def extended(runs: Sequence[SlotRun], end: int, since: int) -> list[SlotRun]:
-    """The runs, and all slots from `since` up to `end`; no run reaches beyond `since`."""
+    """The runs, with all slots from `since` up to `end`. No run may reach beyond `since`."""
     if end <= since:
         return list(runs)
     if runs and runs[-1].end == since:
@@ -39,12 +39,12 @@ def extended(runs: Sequence[SlotRun], end: int, since: int) -> list[SlotRun]:
 
 
 def below(runs: Iterable[SlotRun], end: int) -> list[SlotRun]:
-    """What lies below a slot."""
+    """The parts of the runs below a slot."""
     return [SlotRun(run.first, min(run.end, end)) for run in runs if run.first < end]
 
 
 def without(runs: Iterable[SlotRun], others: Sequence[SlotRun]) -> list[SlotRun]:
-    """What is in none of the others. Both ascend."""
+    """The slots of the runs that are not in `others`. Both ascend."""
     left: list[SlotRun] = []
     number = 0
     for first, end in runs:

@@ -1,11 +1,10 @@
-"""Where a WAL that is not retired ends, proved by its writer's stamps (rules C10, G2).
+"""Proves the end of a WAL that is not retired, by its writer's stamps (rules C10, G2).
 
-A writer says in each slot, in its lease and with its fence how many slots it had confirmed: its
-stamps. A slot below a stamp that is missing is no end: it is damage, unless a newer checkpoint has
-made the slot superfluous and a collector has deleted it. Therefore an observer that meets a hole
-looks in this order: the slot; the stamps; the slot again, then the newest checkpoint. In another
-order a slot that lands meanwhile, or is deleted below a newer checkpoint, looks like damage
-(`tests/models/wal_end.py`).
+A stamp is the number of slots that a writer had confirmed. Each slot, the lease and the fence have
+one. A missing slot below a stamp is not the end. It is damage, unless a newer checkpoint replaced
+it and a collector deleted it. So an observer of a hole looks in this order: the slot, the stamps,
+the slot again, the newest checkpoint. In another order a slot that lands or is deleted meanwhile
+looks like damage (`tests/models/wal_end.py`).
 """
 
 from __future__ import annotations
@@ -27,9 +26,10 @@ from tidelog.wal.write.checkpoint import newest_checkpoint
 
 
 async def durable_end(store: ObjectStore, incarnation: Incarnation) -> Slot:
-    """A slot below which all were durable when this returns, and at or above the end of all that
-    was acknowledged when it was called (rule G2). Slots that are lost since count. Raises
-    StoreError."""
+    """A slot below which all slots were durable, lost ones too (rule G2). Raises StoreError.
+
+    It is at or above the end of all slots that were acknowledged before the call.
+    """
     end = await newest_checkpoint(store, incarnation) or Slot(0)
     listed = {slot async for slot, _ in list_slots(store, incarnation, end)}
     while True:
@@ -46,14 +46,16 @@ async def durable_end(store: ObjectStore, incarnation: Incarnation) -> Slot:
 
 
 async def proved_end(store: ObjectStore, incarnation: Incarnation, start: Slot, told: Slot) -> Slot:
-    """A slot below which the writer had confirmed all slots, as far as stamps tell: at least
-    `told` (by a lease or a fence). `start`: slots below are not looked at. Raises StoreError."""
+    """The highest stamp: the writer had confirmed all slots below it. Raises StoreError.
+
+    It is at least `told`, the stamp of a lease or a fence. Slots below `start` are not read.
+    """
     found = await newest_stamps(store, incarnation, start)
     return told if found is None else max(told, found.stamps.durable_end)
 
 
 class FoundStamps(NamedTuple):
-    """A slot and what it is stamped with."""
+    """A slot and its stamps."""
 
     slot: Slot
     stamps: SlotStamps
@@ -62,8 +64,10 @@ class FoundStamps(NamedTuple):
 async def newest_stamps(
     store: ObjectStore, incarnation: Incarnation, start: Slot
 ) -> FoundStamps | None:
-    """Of the highest slot from `start` on that holds readable data: no other slot has higher
-    stamps. None if there is none, or if it is of the first release. Raises StoreError."""
+    """The stamps of the highest readable slot from `start` on. Raises StoreError.
+
+    No other slot has higher stamps. None without such a slot, or if the first release wrote it.
+    """
     listed = [
         slot
         async for slot, meta in list_slots(store, incarnation, start)

@@ -1,4 +1,4 @@
-"""Reading one incarnation's WAL from the bucket: newest checkpoint, then footers and indexes."""
+"""Reads one incarnation's WAL from the bucket: newest checkpoint, then footers and indexes."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ REMEMBERED_WALS_MAX = 64
 
 @dataclass(frozen=True)
 class WalContent:
-    """What one WAL says from its floor on. Pure; found once, asked for many tenures."""
+    """The content of one WAL from its newest checkpoint on, for all its tenures. Pure."""
 
     incarnation: Incarnation
     checkpoint: WalCheckpoint | CorruptObject | None
     start: Slot
     """The checkpoint's slot, else 0."""
     slots: Sequence[SlotIndex | CorruptObject]
-    """From `start` to the end, without a gap; a slot that is missing or broken is its error. One
-    that is missing above the WAL's stamps is the end instead (C10)."""
+    """The slots from `start` to the end, without a gap. A missing or damaged slot is its error. A
+    missing slot above the WAL's stamps is the end (C10)."""
     in_checkpoint: Mapping[TenureKey, int]
-    """The tenures that the checkpoint lists, and the rows of their images."""
+    """The tenures in the checkpoint, and the rows of their images."""
     opening_images: Mapping[TenureKey, tuple[Slot, int]]
-    """The tenures whose opening image lies in these slots, and its row in the slot's images."""
+    """The tenures with an opening image in these slots: its slot, and its row in the images."""
 
     @property
     def end(self) -> Slot:
         return Slot(self.start + len(self.slots))
 
     def whole_from(self, start: Slot) -> Sequence[SlotIndex]:
-        """The slots from one on, up to the first that is broken or that was not read."""
+        """The slots from `start` up to the first damaged or unread slot."""
         if not self.start <= start <= self.end:
             return ()
         slots = islice(self.slots, start - self.start, None)
@@ -59,14 +59,14 @@ class WalContent:
 
     @property
     def misses_objects(self) -> bool:
-        """Whether anything of it is not there."""
+        """Whether an object of it is missing."""
         parts = (self.checkpoint, *self.slots)
         return any(isinstance(part, MissingObject) for part in parts)
 
     def damage_of(
         self, tenure: TenureKey, start: int, end: Slot | None = None
     ) -> CorruptObject | None:
-        """The first damaged slot from `start` on, below `end`, that may hold an entry of a
+        """The first damaged slot from `start` on, below `end`, that may hold an entry of the
         tenure."""
         for number, fault in self._damaged:
             if end is not None and number >= end:
@@ -77,7 +77,7 @@ class WalContent:
 
     @property
     def stamps(self) -> Mapping[str, MetadataStamp]:
-        """What the writer had applied of the metadata log, by checkpoint and newest slot (C11)."""
+        """The writer's metadata stamps, in its checkpoint and its newest slot (C11)."""
         found = {}
         if isinstance(self.checkpoint, WalCheckpoint) and self.checkpoint.metadata is not None:
             found[self.checkpoint.key] = self.checkpoint.metadata
@@ -90,7 +90,7 @@ class WalContent:
 
     @property
     def first_damage(self) -> CorruptObject | None:
-        """The first part of it that is damaged."""
+        """The first damaged part."""
         if isinstance(self.checkpoint, CorruptObject):
             return self.checkpoint
         return self._damaged[0][1] if self._damaged else None
@@ -101,8 +101,10 @@ class WalContent:
         return [(number, found) for number, found in slots if isinstance(found, CorruptObject)]
 
     def may_hold(self, number: int, tenure: TenureKey) -> bool:
-        """Whether a damaged slot may hold an entry of a tenure, by what the slots behind it say of
-        the slots before them."""
+        """Whether a damaged slot may hold an entry of a tenure.
+
+        The slots behind it name the slots with a tenure's previous entries.
+        """
         for slot in islice(self.slots, number + 1 - self.start, None):
             if not isinstance(slot, SlotIndex):
                 continue
@@ -124,7 +126,7 @@ def content_of(
     start: Slot,
     slots: Sequence[SlotIndex | CorruptObject],
 ) -> WalContent:
-    """What was read, checked slot against slot. Pure."""
+    """The content of these slots, each checked against the one before. Pure."""
     checked = _check_chain(slots)
     opening_images: dict[TenureKey, tuple[Slot, int]] = {}
     for found in checked:
@@ -156,9 +158,9 @@ def _check_chain(slots: Sequence[SlotIndex | CorruptObject]) -> list[SlotIndex |
 class WalReader:
     """Reads WALs; the limit on reads at once is shared by all.
 
-    One that `remembers` keeps what it has read of each WAL from its newest checkpoint on, and reads
-    what has been added since. A slot or a checkpoint that was there never changes, so it finds what
-    a new one would; only that an object has been lost meanwhile it does not notice.
+    A reader that `remembers` keeps the content of each WAL from its newest checkpoint on, and reads
+    only newer slots. Slots and checkpoints never change, so it returns what a new reader would. It
+    does not notice the later loss of an object.
     """
 
     def __init__(self, store: ObjectStore, offload: Offload, *, remembers: bool = False) -> None:
@@ -173,12 +175,11 @@ class WalReader:
     ) -> WalContent:
         """A WAL from its newest checkpoint to its end.
 
-        With `end` (of a sealed WAL, or of what is needed) every slot below it must be there.
-        Without, every slot below the WAL's stamps must be there, and the end is the first slot
-        behind them that is missing or holds a seal (C10, G2). `told`: the stamp in the owner's
-        lease or fence. An object that is missing because a newer checkpoint has made it superfluous
-        makes the reading begin again
-        (C7). Raises StoreError and UnsupportedFormat.
+        `end` is that of a sealed WAL, or of the part that the caller needs: every slot below it
+        must exist. Without `end`, every slot below the WAL's stamps must exist. Then the end is the
+        first slot behind them that is missing or holds a seal (C10, G2). `told`: the stamp in the
+        owner's lease or fence. If a newer checkpoint has replaced a missing object, the reading
+        begins again (C7). Raises StoreError and UnsupportedFormat.
         """
         content = await self._read(incarnation, end, told)
         if self._remembers:
@@ -202,7 +203,7 @@ class WalReader:
             floor = newest
 
     async def read_object(self, key: str) -> Buffer | MissingObject:
-        """A whole object that must be there."""
+        """A whole object, which must exist."""
         async with self._at_once:
             try:
                 return (await self._store.get(key)).data
@@ -212,7 +213,7 @@ class WalReader:
     async def read_from(
         self, incarnation: Incarnation, floor: Slot | None, end: Slot | None, told: Slot
     ) -> WalContent:
-        """As `read`, from one checkpoint or from the WAL's beginning, and without a second look."""
+        """Read once, from a checkpoint or from the WAL's beginning; `read` repeats it if needed."""
         checkpoint = None if floor is None else await self._read_checkpoint(incarnation, floor)
         start = Slot(0) if floor is None else floor
         known = self._known.get(incarnation)
@@ -254,7 +255,7 @@ class WalReader:
     async def _read_all(
         self, incarnation: Incarnation, slots: range
     ) -> list[SlotIndex | CorruptObject]:
-        """Slots that must be there."""
+        """Read slots that must exist."""
         return [
             MissingObject(wal_key(incarnation, found.slot), "a seal lies in the place of records")
             if isinstance(found, ObjectHeader)

@@ -1,8 +1,9 @@
-"""Which of the WAL's objects are to be merged, so that few hold what no table has yet. Pure.
+"""Plans merges of WAL objects, so that few objects hold live batches. Pure.
 
-Partitions that are too small to be rolled keep a little in every object. Where the old objects with
-anything live are too many, those with the least of it are copied into one. So a byte is copied
-about as often as the logarithm of what its partition carries over, not once a pass.
+A batch is live until its partition's table has it. Partitions that are too small to be rolled keep
+some live bytes in every object. If too many old objects have live bytes, the merger copies those
+with the fewest into one. So the copies of a byte grow with the logarithm of its partition's
+backlog, and not with the number of passes.
 """
 
 from __future__ import annotations
@@ -20,37 +21,37 @@ MERGED_EXTENT_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WalMergeLimits:
-    """When and how much is merged."""
+    """The limits of merges."""
 
     objects_max: int
-    """With more old objects than this that hold anything live, some are merged; at least 2."""
+    """With more old objects with live bytes than this, some are merged; at least 2."""
     bytes_max: int
-    """What is copied at a time."""
+    """The bytes that one merge copies."""
     sources_max: int
-    """From how many objects."""
+    """The objects that one merge copies from."""
 
     @property
     def worth_bytes(self) -> int:
-        """Objects with more live bytes are left alone: they are few for what they hold."""
+        """Objects with more live bytes stay: copying them costs much and removes few objects."""
         return self.bytes_max // 4
 
 
 class PlannedRun(NamedTuple):
-    """Extents of one partition that follow each other, which are to become one."""
+    """Consecutive extents of one partition, which the merge joins to one."""
 
     partition: TopicPartition
     extents: Sequence[Extent]
 
 
 class MergePlan(NamedTuple):
-    """What to copy into one object."""
+    """The extents that one merge copies into one object."""
 
     runs: Sequence[PlannedRun]
     objects: int
-    """How many objects nothing will refer to then."""
+    """The number of objects that have no live bytes after the merge."""
     size_bytes: int
     old_objects: int
-    """How many of all that may be planned next hold anything live."""
+    """The number of old objects with live bytes, before the merge."""
 
 
 def plan_merge(
@@ -59,10 +60,10 @@ def plan_merge(
     damaged: Container[str],
     limits: WalMergeLimits,
 ) -> MergePlan | None:
-    """What to merge now; None if the objects are few enough, or would not become fewer.
+    """The next merge; None if the objects are few enough, or if a merge would not reduce them.
 
-    `logs`: where the partitions' durable batches lie. `is_old`: whether an object may go as soon as
-    nothing refers to it. `damaged`: objects that cannot be read.
+    `logs`: the extents of the partitions' durable batches. `is_old`: whether the collector may
+    delete an object as soon as it has no live bytes. `damaged`: objects that cannot be read.
     """
     live: dict[str, int] = {}
     for extents in logs.values():
@@ -78,7 +79,7 @@ def plan_merge(
             break
         if len(chosen) == limits.sources_max:
             break
-        # One comes for those that go.
+        # The merged object counts too.
         if len(old) - len(chosen) + 1 <= limits.objects_max // 2:
             break
         if key not in damaged:
@@ -93,8 +94,10 @@ def plan_merge(
 def _runs(
     partition: TopicPartition, extents: Extents, chosen: Container[str]
 ) -> Sequence[PlannedRun]:
-    """A partition's extents in the chosen objects: those that follow each other together, up to the
-    size of a merged extent."""
+    """A partition's extents in the chosen objects, in consecutive runs.
+
+    A run ends with the extent by which it reaches the size of a merged extent.
+    """
     runs: list[PlannedRun] = []
     current: list[Extent] = []
     size_bytes = 0

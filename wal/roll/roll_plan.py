@@ -1,8 +1,8 @@
-"""Which partitions' records are to go from the WAL into the table now. Pure.
+"""Decides which partitions are rolled from the WAL into their tables now. Pure.
 
-A partition is rolled when somebody asks for it, when it has enough for a file, or when the oldest
-of what it has waits for too long. What is smaller and younger is carried over. Where all that is
-carried over is too much for the WAL, the largest go, as far as they are worth a file.
+A partition is rolled if a client asks for it, if it has enough bytes for a file, or if its oldest
+record is too old. The WAL keeps smaller and younger backlogs. If these together are too large, the
+largest are rolled, as far as they are worth a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelog.identifiers import TopicPartition
 
 
 class RollReason(Enum):
-    """Why a partition is rolled; the values are for metrics and logs."""
+    """The reason of a roll; the values appear in metrics and logs."""
 
     REQUEST = "request"
     SIZE = "size"
@@ -25,64 +25,64 @@ class RollReason(Enum):
 
 
 class Backlog(NamedTuple):
-    """What a partition has in the WAL that could be in the table: below the last stable offset."""
+    """A partition's records in the WAL below the last stable offset, which a roll can move."""
 
     partition: TopicPartition
     wal_bytes: int
-    """As stored."""
+    """Their bytes as stored."""
     extents: int
-    """Places where they lie."""
+    """The number of their extents."""
     age_ms: int
-    """Of the oldest."""
+    """The age of the oldest record."""
     bytes_max: int
-    """With so much it is rolled."""
+    """The partition is due from this size on."""
     age_ms_max: int
-    """Older than this it is rolled, however small."""
+    """The partition is due from this age on, whatever its size."""
     is_requested: bool
-    """Whether somebody waits for it."""
+    """Whether a client waits for the roll."""
 
     @property
     def fullness(self) -> float:
-        """1 where it is due for its size."""
+        """The size as a share of `bytes_max`; due from 1 on."""
         return self.wal_bytes / self.bytes_max
 
     @property
     def lateness(self) -> float:
-        """1 where it is due for its age."""
+        """The age as a share of `age_ms_max`; due from 1 on."""
         return self.age_ms / self.age_ms_max
 
     @property
     def urgency(self) -> float:
-        """1 where it is due. It grows until it is rolled, so nobody waits for ever."""
+        """The larger of both shares; due from 1 on. It grows until the roll, so each roll comes."""
         return max(self.fullness, self.lateness)
 
 
 @dataclass(frozen=True, slots=True)
 class RollLimits:
-    """What holds for all partitions together."""
+    """The limits of all partitions together."""
 
     wal_bytes_max: int
-    """What partitions may have in the WAL before they are due, all of them together."""
+    """The bytes that all partitions together may keep in the WAL before they are due."""
     worth_bytes: int
-    """Less than this is not worth a file, unless it is asked for or too old."""
+    """A smaller backlog is not worth a file, unless it is requested or too old."""
 
 
 class Roll(NamedTuple):
-    """What of a partition is to be rolled, and why."""
+    """A planned roll and its reason."""
 
     backlog: Backlog
     reason: RollReason
 
     @property
     def partition(self) -> TopicPartition:
-        """Whose it is."""
+        """The partition to roll."""
         return self.backlog.partition
 
 
 def plan_rolls(backlogs: Iterable[Backlog], limits: RollLimits) -> list[Roll]:
-    """The partitions to be rolled, the most urgent first, those first for which somebody waits.
+    """The rolls that are due: requested ones first, then by urgency.
 
-    The plan is the same in whatever order the backlogs come.
+    The order of `backlogs` does not change the plan.
     """
     ordered = sorted(backlogs, key=lambda backlog: (-backlog.urgency, backlog.partition))
     asked = [backlog for backlog in ordered if backlog.is_requested]
@@ -99,7 +99,7 @@ def plan_rolls(backlogs: Iterable[Backlog], limits: RollLimits) -> list[Roll]:
 
 
 def _pressed(rest: list[Backlog], limits: RollLimits) -> list[Backlog]:
-    """The largest of what would be carried over, until the others are few enough."""
+    """The largest backlogs that are not due, until the rest is within `wal_bytes_max`."""
     left = sum(each.wal_bytes for each in rest)
     if left <= limits.wal_bytes_max:
         return []
@@ -115,8 +115,10 @@ def _pressed(rest: list[Backlog], limits: RollLimits) -> list[Backlog]:
 def read_together(
     rolls: Sequence[Roll], bytes_max: int, extents_max: int
 ) -> Iterator[Sequence[Roll]]:
-    """The rolls in groups that have so little that it is read at a time, since small partitions
-    lie side by side in the same objects. A larger one is by itself."""
+    """The rolls in groups that are read together, within both limits. A larger roll is alone.
+
+    Small partitions lie side by side in the same objects.
+    """
     group: list[Roll] = []
     size = extents = 0
     for roll in rolls:

@@ -1,8 +1,8 @@
 """From the WAL's record batches to a segment of committed records. Pure; runs in a worker.
 
-`SegmentRoll.take_up` proves the bytes of some extents and makes rows of them. Where batches of
-transactions are among them, the caller first has to look up in the WAL objects' indexes to which
-ones they belong, for `SegmentRoll.add`: the batches themselves do not say it.
+`SegmentRoll.take_up` proves the bytes of some extents and makes rows of them. If they contain
+transactional batches, the caller first reads the transactions' ordinals in the indexes of the WAL
+objects and passes them to `SegmentRoll.add`. The batches themselves do not contain ordinals.
 """
 
 from __future__ import annotations
@@ -35,31 +35,30 @@ from tidelog.wal.read.ordinals import OrdinalColumns, Ordinals, extent_ordinals
 from tidelog.wal.read.verify import StoredBatches, VerifiedBatches, verify
 
 SLICE_BYTES = 2 * 1024 * 1024
-"""Of records that are rows at a time."""
+"""The bytes of records that are rows at a time."""
 SLICE_ROWS = 1 << 14
-"""Of small records: what a row takes beside its bytes is more than these."""
+"""The limit for small records: a row takes more memory than their bytes."""
 _DAMAGE = (MalformedBatch, CorruptCompression, DecompressedTooLarge)
 
 
 class ScannedExtents(NamedTuple):
-    """Extents side by side in one buffer, proved to be the batches that they should be."""
+    """Extents side by side in one buffer. Their batches are proved to match them."""
 
     extents: Sequence[Extent]
     buffer: Buffer
     positions: Integers
-    """Of the batches in the buffer."""
+    """The positions of the batches in the buffer."""
     headers: BatchHeaders
     first_batches: Sequence[int]
-    """For each extent, the number of its first batch."""
+    """For each extent, the index of its first batch in `positions`."""
     transactional: frozenset[str]
-    """Objects with batches of transactions among these."""
+    """The objects whose indexes hold the ordinals of transactional batches among these."""
     next_offset: int
-    """Behind the last extent."""
+    """The offset after the last extent."""
 
 
 def scan(pieces: Sequence[StoredBatches]) -> ScannedExtents:
-    """Take consecutive extents apart. CorruptObject names the object that is not what it should
-    be."""
+    """Prove consecutive extents and find their batches. CorruptObject names the damaged object."""
     verified = [verify(extent, data) for extent, data in pieces]
     counts = [len(each.positions) for each in verified]
     first_batches = np.cumsum([0, *counts[:-1]])
@@ -76,7 +75,7 @@ def scan(pieces: Sequence[StoredBatches]) -> ScannedExtents:
         positions,
         headers,
         first_batches.tolist(),
-        # Of adopted batches the extent itself says in which transaction they are.
+        # The extent of an adopted batch names its transaction.
         frozenset(
             each.extent.key
             for each, is_transactional in zip(verified, has_data, strict=True)
@@ -92,13 +91,13 @@ def _side_by_side(pieces: Sequence[VerifiedBatches]) -> Buffer:
     parts = [np.frombuffer(view, np.uint8) for view in views]
     owner: Any = views[0].obj
     if owner is not None and all(view.obj is owner for view in views):
-        # They may lie so already, as they do where another process has sent them.
+        # Extents from another process already lie side by side.
         whole: Bytes = np.frombuffer(owner, np.uint8)
         ends = [_address(part) + len(part) for part in parts]
         if [_address(part) for part in parts[1:]] == ends[:-1]:
             start = _address(whole)
             return whole[_address(parts[0]) - start : ends[-1] - start].data.toreadonly()
-    # While numpy copies, other threads go on; while Python joins views, none does.
+    # numpy releases the interpreter's lock while it copies; `bytes.join` holds it.
     return np.concatenate(parts).data
 
 
@@ -113,31 +112,30 @@ def _flags(headers: BatchHeaders, *flags: int) -> NDArray[np.int16]:
 
 
 class Undecided(NamedTuple):
-    """Extents are proved, and no rows yet."""
+    """The result of `take_up` that needs ordinals: the extents are proved, and not yet rows."""
 
     transactional: frozenset[str]
-    """Objects with batches of transactions among them."""
+    """The objects whose indexes hold the ordinals."""
 
 
 class RollProgress(NamedTuple):
-    """How far a roll is."""
+    """The progress of a roll."""
 
     next_offset: int
     wal_bytes: int
-    """Of the batches taken up so far, aborted ones and markers too."""
+    """The bytes of all batches taken up so far, with aborted batches and markers."""
     raw_bytes: int
-    """Keys, values and headers so far."""
+    """The bytes of keys, values and headers so far."""
     file_bytes: int
-    """Of the file so far, without the row group being filled."""
+    """The bytes of the file so far, without the unfinished row group."""
     pieces: Sequence[Buffer] = ()
-    """What was written of the file since the last call."""
+    """The parts of the file that this call wrote."""
 
 
 class SegmentRoll:
-    """One segment as it grows; its file does elsewhere.
+    """One segment as it grows. The caller keeps its file.
 
-    Memory: a row group, what one call of `take_up` is given, and what of it is decompressed at a
-    time.
+    It holds a row group, the bytes of one call of `take_up`, and a decompressed slice of them.
     """
 
     def __init__(
@@ -147,25 +145,25 @@ class SegmentRoll:
         log_start: int,
         decompressed_bytes_max: int,
     ) -> None:
-        """`log_start`: records below it are deleted and left out."""
+        """`log_start`: the segment leaves out the deleted records below this offset."""
         self._writer = SegmentWriter(topic_partition, base_offset)
         self._next_offset = base_offset
         self._log_start = log_start
         self._decompressed_bytes_max = decompressed_bytes_max
         self._wal_bytes = 0
         self._scanned: ScannedExtents | None = None
-        """What is undecided."""
+        """Proved extents that wait for `add`."""
         self._damage: CorruptObject | None = None
-        """Rows of the same batches may have been written."""
+        """The error that ended this roll. The segment may have rows of the damaged batches."""
 
     def take_up(
         self, pieces: Sequence[StoredBatches], upper: int, aborted: Sequence[AbortedRange]
     ) -> RollProgress | Undecided:
-        """Take up consecutive extents, the next ones of the log, below `upper`, which must be
-        decided. Undecided: nothing is taken up before `add` is called.
+        """Take up the next consecutive extents of the log, up to `upper`, and return the progress.
 
-        `aborted`: all that touch them. CorruptObject names the object that is not what it should
-        be; it may be read again and taken up then, unless its batches are damaged in themselves.
+        `upper` is at most the last stable offset. `aborted`: all ranges that touch the extents.
+        Undecided: the extents wait for `add`. CorruptObject names the damaged object. The caller
+        may read it again and retry, unless the batches themselves are damaged.
         """
         if self._damage is not None:
             raise self._damage
@@ -177,10 +175,10 @@ class SegmentRoll:
     def add(
         self, upper: int, aborted: Sequence[AbortedRange], ordinals: OrdinalColumns
     ) -> RollProgress:
-        """Take up what was undecided.
+        """Take up the extents for which `take_up` returned Undecided.
 
-        `ordinals`: of the objects that `Undecided.transactional` names. CorruptObject names the
-        object whose batches are damaged; this roll is of no use then.
+        `ordinals`: for the objects in `Undecided.transactional`. CorruptObject names the object
+        whose batches are damaged; this roll cannot continue then.
         """
         return self._add(upper, aborted, ordinals.apart())
 
@@ -190,7 +188,7 @@ class SegmentRoll:
         scanned, self._scanned = self._scanned, None
         assert scanned is not None, "nothing is proved"
         bases = scanned.headers["base_offset"]
-        # The extents may have been merged since: then the first begins below what is taken up.
+        # A merge may have joined extents since: then the first begins below `_next_offset`.
         first = int(np.searchsorted(bases, self._next_offset, "right")) - 1
         chosen = slice(max(0, first), int(np.searchsorted(bases, upper)))
         try:
@@ -212,8 +210,10 @@ class SegmentRoll:
         )
 
     def finish(self, next_offset: int, segment_id: UUID) -> WrittenSegment | None:
-        """The segment, which covers all offsets below next_offset, with the rest of its file; None
-        if it has no row."""
+        """The segment with the rest of its file; None if it has no row.
+
+        It covers all offsets below `next_offset`.
+        """
         if not self._writer.row_count:
             return None
         written = self._writer.finish(next_offset, segment_id)
@@ -249,7 +249,7 @@ class SegmentRoll:
             self._writer.write(rows)
 
     def _blame(self, scanned: ScannedExtents, chosen: slice, error: Exception) -> CorruptObject:
-        """The first extent that does not decode by itself."""
+        """The error of the first extent that does not decode alone."""
         ends = [*scanned.first_batches[1:], len(scanned.positions)]
         for extent, first, end in zip(scanned.extents, scanned.first_batches, ends, strict=True):
             own = scanned.positions[max(first, chosen.start) : min(end, chosen.stop)]
@@ -264,12 +264,12 @@ class SegmentRoll:
 
 
 def _views(pieces: Sequence[Buffer]) -> tuple[memoryview, ...]:
-    """They are sent to another process without being copied for that."""
+    """The pieces as views, which pass to another process without a pickled copy."""
     return tuple(memoryview(piece) for piece in pieces)
 
 
 def _ordinals_of(scanned: ScannedExtents, known: Mapping[str, Ordinals]) -> Integers | None:
-    """For each batch the ordinal of its transaction; None if none is in one."""
+    """The ordinal of each batch's transaction; None if no batch is transactional."""
     if not known and all(extent.adoption is None for extent in scanned.extents):
         return None
     batches, attributes = scanned.positions, scanned.headers["attributes"]

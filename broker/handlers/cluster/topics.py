@@ -11,7 +11,6 @@ from tidelog.broker.handlers.metadata_change import ChangeFailed, change_metadat
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import ClusterServices
 from tidelog.broker.settings.settings import effective_topic_config
-from tidelog.broker.topics.placement import NoLiveBroker, Placement
 from tidelog.broker.topics.topic_creation import (
     DEFAULT,
     CreationPlan,
@@ -20,6 +19,7 @@ from tidelog.broker.topics.topic_creation import (
     WantedTopic,
     named_owner,
 )
+from tidelog.coordinator.cluster.membership.assignment import NoLiveBroker, Placement
 from tidelog.coordinator.cluster.records.records import (
     PartitionsCreated,
     Record,

@@ -16,7 +16,7 @@ from tidelog.broker.handlers.internal_topics import create_internal_topic
 from tidelog.broker.handlers.metadata_change import ChangeFailed
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import TransactionServices
-from tidelog.broker.topics.placement import NoLiveBroker
+from tidelog.coordinator.cluster.membership.assignment import NoLiveBroker
 from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.internal_topics import GROUP_TOPIC
 from tidelog.coordinator.runtime import CoordinatorRefused

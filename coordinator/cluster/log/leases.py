@@ -131,8 +131,9 @@ class LeaseObservation:
     No renewal sent at least that long before that request can have been overlooked.
     """
     last_entry: int = -1
+    since: float = 0.0
+    """The answer that first showed the present value."""
     _value: tuple[int, str] | None = None
-    _since: float = 0.0
 
     def saw(
         self, lease: Lease | None, last_entry: int, asked_at: float, answered_at: float
@@ -143,13 +144,13 @@ class LeaseObservation:
         if lease is not None and lease.epoch == self.epoch:
             value = (lease.counter, lease.writer)
         if self.looks > 0 and (value, last_entry) == (self._value, self.last_entry):
-            unchanged_seconds = max(0.0, asked_at - self._since)
+            unchanged_seconds = max(0.0, asked_at - self.since)
             return replace(self, looks=self.looks + 1, unchanged_seconds=unchanged_seconds)
         return LeaseObservation(
             epoch=self.epoch,
             looks=self.looks + 1,
             signs_of_life=self.signs_of_life + (self.looks > 0),
             last_entry=last_entry,
+            since=answered_at,
             _value=value,
-            _since=answered_at,
         )

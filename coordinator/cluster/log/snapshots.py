@@ -21,9 +21,9 @@ from tidelog.storage.object_store import (
 )
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.storage.sightings import Sightings
+from tidelog.storage.superseded import retry_if_superseded
 
 SNAPSHOT_SUFFIX = ".json"
-_ATTEMPTS_MAX = 5
 
 logger = logging.getLogger(__name__)
 
@@ -50,21 +50,21 @@ class Snapshots:
         return listed[-1].sequence if listed else None
 
     async def newest(self) -> ClusterState | None:
-        """The newest snapshot's state. Raises CorruptObject rather than return an older one."""
-        missing = None
-        for _ in range(_ATTEMPTS_MAX):
-            listed = await self._list()
-            if not listed:
-                return None
-            key = listed[-1].meta.key
-            if key == missing:
-                # A snapshot is deleted only when a newer one has been there for long.
-                raise MissingObject(key, "it is listed but cannot be read")
-            try:
-                return await self._read(listed[-1])
-            except ObjectNotFound:
-                missing = key
-        raise CorruptObject(SNAPSHOT_PREFIX, "snapshots vanish faster than they can be read")
+        """The newest snapshot's state.
+
+        Raises CorruptObject rather than return an older one, and StoreError.
+        """
+        # F4: a snapshot is deleted only when a newer one has been listed for long.
+        return await retry_if_superseded(self._newest)
+
+    async def _newest(self) -> ClusterState | None:
+        listed = await self._list()
+        if not listed:
+            return None
+        try:
+            return await self._read(listed[-1])
+        except ObjectNotFound as error:
+            raise MissingObject(error.key, "it is listed but cannot be read") from error
 
     async def newest_readable(self) -> tuple[ClusterState | None, list[str]]:
         """The newest readable snapshot's state, and the keys of newer unreadable ones.

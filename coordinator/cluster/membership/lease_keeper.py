@@ -12,6 +12,7 @@ from typing import NoReturn
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.leases import Lease, WalProgress, encode_lease, lease_key
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.lease_watch import Renewal
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import LeaseResumed, Record
 from tidelog.entropy import Entropy
@@ -63,6 +64,8 @@ class LeaseKeeper:
         ) / 1000
         self._renewed_at = registered_at
         self._progress = progress
+        self._renewal: Renewal | None = None
+        self._renewing = asyncio.Lock()
         self._lease = Lease(
             broker_id=incarnation.broker_id,
             epoch=incarnation.epoch,
@@ -79,9 +82,21 @@ class LeaseKeeper:
         """
         return now - self._renewed_at < self._trust_seconds
 
+    @property
+    def renewal(self) -> Renewal | None:
+        """The last successful PUT of the lease; None before the first."""
+        return self._renewal
+
     async def renew(self) -> None:
         """Renew the lease once. StoreError: perhaps not renewed. Fenced: the incarnation must
-        end."""
+        end.
+
+        One renewal at a time: of two PUTs in flight the older one could land last.
+        """
+        async with self._renewing:
+            await self._renew()
+
+    async def _renew(self) -> None:
         started = self._clock.monotonic()
         self._lease = replace(
             self._lease,
@@ -98,6 +113,7 @@ class LeaseKeeper:
             last = failure_behind(error)
             why = "the lease's renewal took too long" + ("" if last is None else f": {last.why}")
             raise StoreOutcomeUnknown(key, why) from error
+        self._renewal = Renewal(started, self._clock.monotonic())
         if not self.fresh(self._clock.monotonic()):
             epoch = self._incarnation.epoch
             await self._log.append(epoch, lambda _: (LeaseResumed(epoch),))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from benchmarks.broker.scale import Scale
 from benchmarks.page import NOTES, with_tables
 from benchmarks.report import Results, run_of, tables
-from benchmarks.scale import Scale
 
 PAGE = Path(__file__).parents[3] / "docs" / "BENCHMARKS.md"
 FIRST = with_tables("", "## One\n\n| 1 |\n\n## Two\n\n| 2 |\n\n", "By `first`.")

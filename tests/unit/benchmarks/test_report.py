@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.cold import Cold, ColdShape
-from benchmarks.conversion import ConversionShape, measure_conversion
-from benchmarks.distant import Distance, Distant, Feel, Felt, Price
-from benchmarks.latency import Latency
-from benchmarks.load import percentile
-from benchmarks.recovery import Recovery
+from benchmarks.broker.distant import Distance, Distant, Feel, Felt, Price
+from benchmarks.broker.recovery import Recovery
+from benchmarks.broker.restarts import Life, Restarts
+from benchmarks.broker.scale import Scale
+from benchmarks.broker.throughput import KIB, MIB, Measured, Shape
+from benchmarks.harness.latency import Latency
+from benchmarks.harness.load import percentile
+from benchmarks.harness.targets import Usage
 from benchmarks.report import Results, tables
-from benchmarks.restarts import Life, Restarts
-from benchmarks.scale import Scale
-from benchmarks.targets import Usage
-from benchmarks.throughput import KIB, MIB, Measured, Shape
+from benchmarks.tables.cold import Cold, ColdShape
+from benchmarks.tables.conversion import ConversionShape, measure_conversion
 
 SHAPE = Shape(KIB, 16, MIB, 1_000_000_000)
 OURS = Measured(200.0, 1.5, 0.5, 300.0, 250.0, 10.0, 1.01)

@@ -114,7 +114,7 @@ def test_adopted_records_are_rolled_with_their_transaction_and_read_again_from_t
         sink = Sink(here)
         async with here.broker(politely=False) as one:
             await loaded(one)
-            topic_id = await one.create_topic()
+            topic_id = await one.create_topic(retention_ms="-1")
             await one.produce(batch(b"before"))
             first = await sink.stage(topic_id, 0, {0: [b"a", b"b"]}, batch_bytes=1)
             assert await sink.commit(one, 0, {0: [first]}) is NOW

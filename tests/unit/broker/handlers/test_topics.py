@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.broker.administered import AdministeredBroker, administer, new_broker
 from tidelog.broker.handlers.cluster.topics import create_partitions, create_topics, delete_topics
-from tidelog.broker.topics.placement import NoLiveBroker, assign_owners
 from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.membership.assignment import NoLiveBroker, Placement
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.topics import (
@@ -287,7 +287,7 @@ def test_partitions_go_to_the_broker_that_has_fewest() -> None:
 
 def test_without_a_live_broker_nothing_is_assigned() -> None:
     with pytest.raises(NoLiveBroker):
-        assign_owners(ClusterState(), 1)
+        Placement(ClusterState())
 
 
 def test_the_first_broker_of_an_assignment_leads() -> None:

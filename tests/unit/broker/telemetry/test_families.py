@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.broker.one_broker import World, run
-from tidelog.broker.read.layer_metrics import StoreCollector
 from tidelog.broker.telemetry.families import CountsCollector
+from tidelog.broker.telemetry.layer_metrics import StoreCollector
 from tidelog.clock import SystemClock
 from tidelog.counts import Durations, counter, gauge, histogram
 from tidelog.storage.stores.memory import MemoryStore

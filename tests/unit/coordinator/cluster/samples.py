@@ -16,7 +16,7 @@ from tidelog.coordinator.cluster.records.records import (
     TopicCreated,
 )
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.identifiers import BrokerId, Epoch, Slot, TopicPartition
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot, TopicPartition
 
 WRITER = bytes(range(16))
 CLUSTER = new_cluster(UUID(int=7))
@@ -42,6 +42,19 @@ def after(state: ClusterState, author: int | None, *records: Record) -> ClusterS
             state.sequence + 1, WRITER, 1000, None if author is None else Epoch(author), records
         )
     )
+
+
+def cluster(*broker_ids: int) -> ClusterState:
+    """Live brokers: the first has epoch 1, the next epoch 2, and so on."""
+    state = after(ClusterState(), None, CLUSTER)
+    for broker_id in broker_ids:
+        state = after(state, None, registered(broker_id))
+    return state
+
+
+def incarnation(state: ClusterState, broker_id: int) -> Incarnation:
+    """The live incarnation of a broker id."""
+    return Incarnation(BrokerId(broker_id), state.live_epochs[BrokerId(broker_id)])
 
 
 def harbour() -> ClusterState:

@@ -1,0 +1,1 @@
+"""Measures the broker: produce, consume, transactions, starts, and slow stores."""

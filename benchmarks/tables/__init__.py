@@ -1,0 +1,1 @@
+"""Measures tables: rolls, reads of segments, and Spark."""

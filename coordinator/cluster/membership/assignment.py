@@ -1,0 +1,145 @@
+"""Assigns partitions to live incarnations: new partitions, and those of a dead incarnation. Pure.
+
+Each partition goes to the incarnation with the least load. The partitions of an internal topic are
+spread by their own count first, so that no broker gets all coordinators. The same arguments always
+give the same assignment: a broker that repeats a take-over repeats its proposal.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
+from types import MappingProxyType
+
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.errors import Refused
+from tidelog.identifiers import Epoch, TopicPartition
+
+NO_SIZES: Mapping[TopicPartition, int] = MappingProxyType({})
+
+
+class NoLiveBroker(Refused):
+    """No live broker can take partitions; nothing was created."""
+
+
+class Placement:
+    """Gives each partition to the live incarnation with the least load, and counts it there.
+
+    A partition's load is half its share of all partitions and half its share of all known bytes.
+    The sums are integers, so that every broker computes the same.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        sizes: Mapping[TopicPartition, int] = NO_SIZES,
+        avoided: frozenset[Epoch] = frozenset(),
+        near: frozenset[Epoch] = frozenset(),
+    ) -> None:
+        """`sizes`: the known bytes of partitions.
+
+        `avoided`: incarnations that get partitions only if all live ones are avoided. `near`: these
+        come first among incarnations with equal loads. Raises NoLiveBroker if no broker is live.
+        """
+        live = state.live_brokers()
+        if not live:
+            raise NoLiveBroker("no broker is alive that could take partitions")
+        able = [info for info in live if info.epoch not in avoided] or live
+        self._sizes = sizes
+        self._per_partition = max(1, sum(sizes.values()))
+        self._per_byte = sum(topic.partition_count for topic in state.topics.values())
+        self._ranks = {info.epoch: (info.epoch not in near, info.broker_id) for info in able}
+        self._loads: Counter[Epoch] = Counter()
+        if len(able) > 1:
+            for partition, owner in _owners(state):
+                self._loads[owner] += self._load_of(partition)
+        self._heap = [(self._loads[epoch], rank, epoch) for epoch, rank in self._ranks.items()]
+        heapq.heapify(self._heap)
+
+    def assign(self, count: int) -> tuple[Epoch, ...]:
+        """The owners of `count` more partitions without bytes."""
+        return self.place(repeat(None, count))
+
+    def place(self, partitions: Iterable[TopicPartition | None]) -> tuple[Epoch, ...]:
+        """The owners of further partitions, in their order; None is a new partition."""
+        owners = []
+        for partition in partitions:
+            load, rank, epoch = self._heap[0]
+            while load != self._loads[epoch]:
+                # `place_evenly` has given it partitions since.
+                heapq.heapreplace(self._heap, (self._loads[epoch], rank, epoch))
+                load, rank, epoch = self._heap[0]
+            self._loads[epoch] += self._load_of(partition)
+            heapq.heapreplace(self._heap, (self._loads[epoch], rank, epoch))
+            owners.append(epoch)
+        return tuple(owners)
+
+    def place_evenly(
+        self, partitions: Iterable[TopicPartition | None], has: Mapping[Epoch, int]
+    ) -> tuple[Epoch, ...]:
+        """The owners of further partitions of one topic, spread by their count before their load.
+
+        `has`: how many partitions of the topic each incarnation has.
+        """
+        counts = Counter(has)
+        owners = []
+        for partition in partitions:
+            epoch = min(
+                self._ranks, key=lambda each: (counts[each], self._loads[each], self._ranks[each])
+            )
+            counts[epoch] += 1
+            self._loads[epoch] += self._load_of(partition)
+            owners.append(epoch)
+        return tuple(owners)
+
+    def _load_of(self, partition: TopicPartition | None) -> int:
+        size = 0 if partition is None else self._sizes.get(partition, 0)
+        return self._per_partition + self._per_byte * size
+
+
+def assign_evenly(state: ClusterState, count: int) -> tuple[Epoch, ...]:
+    """The owners of a new internal topic's partitions. Raises NoLiveBroker."""
+    return Placement(state).place_evenly(repeat(None, count), {})
+
+
+def spread(
+    state: ClusterState,
+    dead: Epoch,
+    sizes: Mapping[TopicPartition, int] = NO_SIZES,
+    avoided: frozenset[Epoch] = frozenset(),
+) -> dict[TopicPartition, Epoch]:
+    """The new owners of a fenced incarnation's partitions: all live brokers get a share.
+
+    Brokers of the dead one's rack come first among equals. `avoided`: incarnations that look dead
+    and are not fenced yet. Raises NoLiveBroker.
+    """
+    rack = state.brokers[dead].rack
+    in_rack = [each.epoch for each in state.live_brokers() if each.rack == rack is not None]
+    placement = Placement(state, sizes, avoided, frozenset(in_rack))
+    owners: dict[TopicPartition, Epoch] = {}
+    others: list[TopicPartition] = []
+    for topic in state.topics.values():
+        owned = [
+            TopicPartition(topic.topic_id, number)
+            for number, tenures in enumerate(topic.partitions)
+            if tenures[-1].incarnation.epoch == dead
+        ]
+        if topic.internal:
+            counts = Counter(tenures[-1].incarnation.epoch for tenures in topic.partitions)
+            owners |= zip(owned, placement.place_evenly(owned, counts), strict=True)
+        else:
+            others += owned
+    # The largest first: the small ones then level the loads.
+    others.sort(key=lambda partition: -sizes.get(partition, 0))
+    owners |= zip(others, placement.place(others), strict=True)
+    return owners
+
+
+def _owners(state: ClusterState) -> Iterator[tuple[TopicPartition, Epoch]]:
+    return (
+        (TopicPartition(topic.topic_id, number), tenures[-1].incarnation.epoch)
+        for topic in state.topics.values()
+        for number, tenures in enumerate(topic.partitions)
+    )
