@@ -63,10 +63,12 @@ from tidelog.broker.telemetry.metrics import LARGE_BATCHES_WAITING, BrokerMetric
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
+from tidelog.coordinator.cluster.membership.assignment import spread
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
 from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
 from tidelog.coordinator.cluster.membership.registration import register
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
+from tidelog.coordinator.cluster.membership.watcher import Watcher
 from tidelog.coordinator.cluster.records.records import ConfigsChanged, Record
 from tidelog.identifiers import TopicPartition
 from tidelog.network import Network
@@ -149,7 +151,7 @@ async def startup(
     """
     environment, settings, metrics = opened.environment, opened.settings, opened.metrics
     membership = await _join(opened)
-    keeping = _keep_membership(membership, tasks)
+    keeping = _keep_membership(opened, membership, tasks)
     await take_over_fenced(
         opened.metadata,
         environment.store,
@@ -157,6 +159,7 @@ async def startup(
         environment.entropy,
         membership.incarnation,
         settings.now().integer("wal.uploads.in.flight.max"),
+        spread,
     )
     partitions = PartitionRegistry(
         membership.incarnation.epoch,
@@ -280,15 +283,26 @@ async def _join(opened: OpenedCluster) -> Membership:
 
 
 def _keep_membership(
-    membership: Membership, tasks: asyncio.TaskGroup
+    opened: OpenedCluster, membership: Membership, tasks: asyncio.TaskGroup
 ) -> tuple[asyncio.Task[Any], ...]:
-    """The tasks that keep the incarnation registered, from its registration on."""
-    metadata = membership.metadata
+    """The tasks that keep the incarnation registered, and watch others, from its registration
+    on."""
+    metadata, environment = membership.metadata, opened.environment
+    watcher = Watcher(
+        metadata,
+        environment.store,
+        environment.clock,
+        environment.entropy,
+        membership.lease,
+        membership.incarnation,
+        opened.settings.now().integer("wal.uploads.in.flight.max"),
+    )
     return (
         tasks.create_task(membership.lease.run()),
         tasks.create_task(membership.fence.run()),
         tasks.create_task(metadata.follow(metadata.settings.heartbeat_interval_ms)),
         tasks.create_task(membership.renewal.run()),
+        tasks.create_task(watcher.run()),
     )
 
 
