@@ -182,6 +182,7 @@ class _Simulation:
         self.settings = replace(
             settings if system.kafka is not None else without_groups(settings),
             pause_seconds_mean=self.random.choice((0.1, 0.2, 0.4)),
+            reuses_names=system.brokers == 1,
             transaction_versions=self.random.choice(((1,), (2,), (1, 2))),
             transform_protocol=self.random.choice(_GROUP_PROTOCOLS),
         )

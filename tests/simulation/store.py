@@ -251,9 +251,7 @@ class SimulatedStore:
                 self._later(late, self._apply, call, 0.0)
                 self.counts["applied after death"] += 1
 
-    def _fault(
-        self, process: SimulatedProcess, kind: Kind, key: str, conditional: bool
-    ) -> Fault:
+    def _fault(self, process: SimulatedProcess, kind: Kind, key: str, conditional: bool) -> Fault:
         settings = self.settings
         writes = kind in ("put", "delete")
         chance = self._random.random()
