@@ -143,12 +143,19 @@ class Wire:
         """The purposes whose requests are on their way until the event."""
         self.carried: Counter[str] = Counter()
         self.answers: list[Any] = []
+        self._sent: list[tuple[Epoch, str, Any]] = []
+
+    async def repeat(self, purpose: str) -> list[Any]:
+        """Send every request of this purpose again, as a network does that delays copies."""
+        sent = [each for each in self._sent if each[1] == purpose]
+        return [await self._request(*each) for each in sent]
 
     async def _carry(self, peer: Epoch, purpose: str, message: Any) -> Any:
         if purpose in self.cut:
             raise PeerUnreachable("the request is lost")
         if purpose in self.held:
             await self.held[purpose].wait()
+        self._sent.append((peer, purpose, message))
         answer = await self._request(peer, purpose, message)
         self.carried[purpose] += 1
         self.answers.append(answer)

@@ -17,18 +17,28 @@ from tests.unit.broker.peers.several import (
     new_world,
     refreshed,
 )
+from tests.unit.broker.sink_world import Sink
 from tests.unit.broker.test_several_brokers import epoch_of, take_over
 from tests.unit.broker.transactional_client import (
     FIRST,
+    GROUP,
     SECOND,
     TransactionalClient,
+    ask,
     committed_offset,
     loaded,
     read,
 )
+from tidelog.broker.handlers.groups.group_offsets import offset_commit
+from tidelog.client.transactions.sink import SinkCommitted
 from tidelog.coordinator.internal_topics import GROUP_TOPIC, TRANSACTION_TOPIC
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from tidelog.protocol.schemas.transactions import WriteTxnMarkersResponse
 
 both_versions = pytest.mark.parametrize("version", [FIRST, SECOND])
@@ -185,6 +195,33 @@ def test_a_coordinator_that_dies_before_the_completion_has_a_successor_that_send
 
 
 @both_versions
+def test_requests_that_arrive_again_in_the_next_transaction_change_nothing(version: int) -> None:
+    """Under the first version it has the same epoch. The ordinal tells the transactions apart."""
+
+    async def story() -> None:
+        async with divided(new_world(), 0) as brokers:
+            leader, coordinator = brokers
+            wire, leaders_wire = Wire(coordinator), Wire(leader)
+            producer = RoutedClient(coordinator, [leader], leader, version)
+            assert await producer.init() is OK
+            assert await producer.send(b"one") is OK
+            assert await producer.commit() is OK
+            await until_stable(leader, 0, 2)
+            while await producer.send(b"two") is not OK:
+                await leader.broker.environment.clock.sleep(0.001)
+            (again,) = await wire.repeat("markers")
+            assert again.markers[0].topics[0].partitions[0].error_code == OK
+            await leaders_wire.repeat("enlistments")
+            assert leader_end(leader) == 3
+            assert (await leader.offsets(-1, committed=True)).offset == 2
+            assert await producer.abort() is OK
+            await until_stable(leader, 0, 4)
+            assert await read(leader) == [b"one"]
+
+    run(story)
+
+
+@both_versions
 def test_a_leader_that_dies_has_a_successor_that_gets_the_marker(version: int) -> None:
     """Here the coordinator's own broker: the retry finds it."""
 
@@ -293,6 +330,27 @@ def test_a_topic_that_was_created_again_gets_no_end_of_another_transaction(
     run(story)
 
 
+def test_a_sink_commits_over_brokers() -> None:
+    """Adopt asks the coordinator of another broker, and so does TxnOffsetCommit."""
+    here = new_world()
+
+    async def story() -> None:
+        async with divided(here, 0, 1, 2, coordinator=1, groups=0, brokers=3) as brokers:
+            topic = brokers[0].broker.membership.state().topic_named(TOPIC)
+            assert topic is not None
+            sink = Sink(here)
+            for batch_id in range(2):
+                staged = await sink.stage(topic.topic_id, batch_id, {0: [b"a"], 1: [b"b"], 2: []})
+                places = {0: [staged], 1: [staged]}
+                assert await sink.commit(brokers[2], batch_id, places) is SinkCommitted.NOW
+                assert await sink.commit(brokers[2], batch_id, places) is SinkCommitted.BEFORE
+            for number, value in enumerate([b"a", b"b"]):
+                await until_stable(brokers[number], number, 4)
+                assert await read(brokers[number], number) == [value, value]
+
+    run(story)
+
+
 def test_a_coordinator_learns_of_a_new_topic_when_a_leader_asks() -> None:
     """Hints are lost."""
 
@@ -340,5 +398,56 @@ def test_requests_of_transactions_for_another_broker_are_told_so(version: int) -
             assert await producer.add_group() is elsewhere
             assert await producer.commit_offset(1, adds=False) is elsewhere
             assert await producer.commit() is elsewhere
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_transactional", [True, False])
+def test_offsets_of_a_topic_that_the_coordinator_does_not_know_yet_are_stored(
+    is_transactional: bool,
+) -> None:
+    """Another broker has created the topic, and its hint is lost."""
+
+    async def story() -> None:
+        async with divided(new_world()) as brokers:
+            leader, coordinator = brokers
+            Wire(leader).cut.add("hints")
+            await create(leader, TOPIC, leader)
+            producer = RoutedClient(coordinator, [leader], coordinator)
+            if is_transactional:
+                assert await producer.init() is OK
+                assert await producer.commit_offset(4) is OK
+                assert await producer.commit() is OK
+            else:
+                partition = OffsetCommitRequestPartition(committed_offset=4)
+                topic = OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])
+                request = OffsetCommitRequest(group_id=GROUP, topics=[topic])
+                answer = await ask(coordinator, offset_commit, request, 8)
+                assert answer.topics[0].partitions[0].error_code == OK
+            assert await committed_offset(coordinator) == 4
+
+    run(story)
+
+
+@both_versions
+def test_offsets_wait_for_a_transaction_coordinator_that_gives_no_answer(version: int) -> None:
+    """A client must not take its absence for the group coordinator's."""
+
+    async def story() -> None:
+        async with divided(new_world(), 0, groups=0) as brokers:
+            groups, coordinator = brokers
+            producer = RoutedClient(coordinator, [groups], groups, version)
+            assert await producer.init() is OK
+            wire = Wire(groups)
+            wire.cut.add("enlistments")
+            if version == FIRST:
+                assert await producer.add_group() is OK
+            told = await producer.commit_offset(4, adds=False)
+            assert told is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            wire.cut.clear()
+            assert await producer.commit_offset(4, adds=False) is OK
+            assert await producer.commit() is OK
+            while await committed_offset(groups) != 4:
+                await groups.broker.environment.clock.sleep(0.001)
 
     run(story)
