@@ -18,6 +18,7 @@ from tidelog.broker.handlers.services import (
 from tidelog.broker.membership import Membership
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.server import KafkaServer
+from tidelog.broker.partition_moves import PartitionMoves
 from tidelog.broker.read.fetch_session import FetchSessions
 from tidelog.broker.running import Coordination, Fairness, Reads, TopicTables
 from tidelog.broker.settings.live import LiveSettings
@@ -39,6 +40,7 @@ def new_services(
     reads: Reads,
     tables: TopicTables,
     coordination: Coordination,
+    moves: PartitionMoves,
 ) -> Services:
     """The services of each group of handlers."""
     turns, entropy = fairness.turns, environment.entropy
@@ -55,6 +57,7 @@ def new_services(
         environment.store.url,
         writes.partitions,
         tables.tables,
+        moves,
         limits,
         AutoCreations(),
         environment.clock,

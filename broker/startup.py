@@ -39,6 +39,7 @@ from tidelog.broker.membership import Membership, ReportedProgress
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.partition_giving import PartitionGiving
+from tidelog.broker.partition_moves import PartitionMoves
 from tidelog.broker.partition_recovery import PartitionRecovery
 from tidelog.broker.partitions.partitions import PartitionRegistry
 from tidelog.broker.peers.peers import Peers
@@ -205,6 +206,7 @@ async def startup(
         reads,
         tables,
         coordination,
+        PartitionMoves(membership.state, membership.incarnation, giving, peers),
     )
     server = new_server(services, writes.appender, opened.fairness, opened.address)
     closing.push_async_callback(server.abort)

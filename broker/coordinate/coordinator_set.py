@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
+from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.runtime import CoordinatorRefused, CoordinatorRuntime
@@ -39,15 +39,20 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
     def find(self, key: str) -> CoordinatorRuntime[CommandT, RecordT, ReplyT]:
         """The coordinator of a group or a transactional id.
 
-        Raises CoordinatorRefused if this broker does not host it.
+        Raises CoordinatorRefused if this broker does not host it. The caller may have a newer view
+        of the cluster, so asking the partitions makes the broker renew its own.
         """
         place = self.place_of(key)
         found = None if place is None else self.at(place)
         if found is not None:
             return found
+        why = "its coordinator has not started"
+        try:
+            self._partitions.named(self._topic_name, 0 if place is None else place.partition)
+        except PartitionError as error:
+            why = str(error)
         raise CoordinatorRefused(
-            ErrorCode.NOT_COORDINATOR,
-            f"this broker does not lead the partition of {self._topic_name} of {key!r}",
+            ErrorCode.NOT_COORDINATOR, f"this broker does not coordinate {key!r}: {why}"
         )
 
     def place_of(self, key: str) -> TopicPartition | None:

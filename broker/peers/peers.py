@@ -9,6 +9,7 @@ from tidelog.broker.peers.connections import PeerConnections
 from tidelog.broker.peers.enlistments import Enlisted, Enlistment, EnlistmentForm
 from tidelog.broker.peers.hints import HintForm
 from tidelog.broker.peers.markers import MarkerCodes, MarkerForm, RemoteMarkers
+from tidelog.broker.peers.moves import Move, MoveForm, MoveOutcome
 from tidelog.broker.peers.requests import PeerRequests
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.client.settings import ClientSettings
@@ -40,6 +41,9 @@ class Peers:
         self._markers: PeerRequests[RemoteMarkers, MarkerCodes] = PeerRequests(
             self._connections, clock, entropy, MarkerForm()
         )
+        self._moves: PeerRequests[Move, MoveOutcome] = PeerRequests(
+            self._connections, clock, entropy, MoveForm()
+        )
         self._hints: PeerRequests[int, None] = PeerRequests(
             self._connections, clock, entropy, HintForm(), in_flight_max=1
         )
@@ -60,6 +64,10 @@ class Peers:
         """Ask a leader to write markers."""
         return self._markers.ask(peer, markers)
 
+    def move(self, peer: Epoch, move: Move) -> asyncio.Future[MoveOutcome]:
+        """Ask the owner of a partition to give it away."""
+        return self._moves.ask(peer, move)
+
     def follow(self, sequence: int) -> None:
         """Follow an entry of the metadata log that the state has applied.
 
@@ -67,7 +75,7 @@ class Peers:
         broker's own.
         """
         state = self._state()
-        for requests in (self._enlistments, self._markers, self._hints):
+        for requests in (self._enlistments, self._markers, self._moves, self._hints):
             for peer in requests.peers:
                 if not state.is_live(peer):
                     requests.drop(peer)
@@ -79,7 +87,7 @@ class Peers:
 
     async def close(self) -> None:
         """Fail all requests and close the connections."""
-        for requests in (self._enlistments, self._markers, self._hints):
+        for requests in (self._enlistments, self._markers, self._moves, self._hints):
             await requests.close()
         await self._connections.close()
 

@@ -155,7 +155,8 @@ def named_owner(
         raise _bad_assignment("all partitions must have equally many brokers")
     for broker_id in broker_ids:
         if state.broker(BrokerId(broker_id)) is None:
-            raise _bad_assignment(f"there is no live broker {broker_id}")
+            live = ", ".join(map(str, sorted(state.live_epochs)))
+            raise _bad_assignment(f"there is no live broker {broker_id}; these live: {live}")
     return state.live_epochs[BrokerId(broker_ids[0])]
 
 

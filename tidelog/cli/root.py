@@ -24,6 +24,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 COMMANDS = (
     "server",
+    "cluster",
     "topics",
     "groups",
     "transactions",

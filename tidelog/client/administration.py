@@ -15,6 +15,11 @@ from tidelog.protocol.schemas.configs import (
     DescribeConfigsResourceResult,
 )
 from tidelog.protocol.schemas.metadata import DescribeClusterRequest, DescribeClusterResponse
+from tidelog.protocol.schemas.replicas import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from tidelog.protocol.schemas.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -145,6 +150,29 @@ async def describe_cluster(client: Client) -> DescribeClusterResponse:
     response = await client.request_any(DescribeClusterRequest())
     check_read("cluster", response.error_code, response.error_message)
     return response
+
+
+async def move_partition(client: Client, topic: str, partition: int, broker_id: int) -> None:
+    """Give a partition to another broker.
+
+    Raises:
+        RequestRefused: there is no such partition or no such broker, or it cannot be moved now.
+        RequestFailed: no answer; the partition may have moved.
+    """
+    wanted = ReassignablePartition(partition_index=partition, replicas=[broker_id])
+    request = AlterPartitionReassignmentsRequest(
+        topics=[ReassignableTopic(name=topic, partitions=[wanted])],
+        timeout_ms=client.settings.request_timeout_ms,
+    )
+    response = await client.request_any(request)
+    client.forget(topic)
+    subject = f"partition {topic}-{partition}"
+    for result in (each for answered in response.responses for each in answered.partitions):
+        refused = _refusal(subject, result.error_code, result.error_message)
+        if refused is not None:
+            raise refused
+        return
+    raise ReadRefused(subject, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is empty")
 
 
 def _refusal(subject: str, code: int, message: str | None = None) -> RequestRefused | None:

@@ -62,7 +62,11 @@ async def describe_cluster(
         controller_id=broker.incarnation.broker_id,
         brokers=[
             DescribeClusterBroker(
-                broker_id=info.broker_id, host=info.host, port=info.port, is_fenced=info.fenced
+                broker_id=info.broker_id,
+                host=info.host,
+                port=info.port,
+                rack=info.rack,
+                is_fenced=info.fenced,
             )
             for info in infos
         ],

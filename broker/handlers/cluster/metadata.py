@@ -95,7 +95,9 @@ async def metadata(
         topics = await broker.turns.list_of(found, SLICE_TOPICS)
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=info.broker_id, host=info.host, port=info.port)
+            MetadataResponseBroker(
+                node_id=info.broker_id, host=info.host, port=info.port, rack=info.rack
+            )
             for info in state.live_brokers()
         ],
         cluster_id=state.cluster_id,

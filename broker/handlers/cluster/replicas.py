@@ -1,18 +1,19 @@
 """AlterReplicaLogDirs, AlterPartitionReassignments, ListPartitionReassignments and DescribeQuorum.
 
-The answers are those of a cluster without replication. A partition has one replica, with its owner,
-in the only log directory, which is the bucket. A request for the existing state succeeds.
+A partition has one replica, with its owner, in the only log directory, which is the bucket. A
+reassignment moves that replica to another broker, and is over when it is answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import ClusterServices
+from tidelog.broker.peers.moves import Move, MoveOutcome
 from tidelog.broker.topics.topic_creation import TopicRefused, named_owner
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.identifiers import TopicPartition
+from tidelog.identifiers import BrokerId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.quorum import (
     DescribeQuorumPartitionResponse,
@@ -77,63 +78,67 @@ def _moved(broker: ClusterServices, path: str, name: str, number: int) -> ErrorC
 async def list_partition_reassignments(
     _broker: ClusterServices, _request: ListPartitionReassignmentsRequest, _context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """No reassignment: a partition has no replicas to move."""
+    """No reassignment: each is over when it is answered."""
     return ListPartitionReassignmentsResponse(error_message=None)
 
 
 async def alter_partition_reassignments(
     broker: ClusterServices, request: AlterPartitionReassignmentsRequest, _context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Leave each partition where it is.
+    """Move each partition to the first of its new replicas; the others are ignored, as at creation.
 
-    As at creation, replicas beside its owner are ignored.
+    Answered when the metadata log has the moves. The receivers open the partitions then.
     """
+    await broker.renewal.renewed()
     state = broker.metadata.state
+    moves: dict[tuple[str, int], Move | MoveOutcome] = {
+        (topic.name, each.partition_index): _wanted(state, topic.name, each)
+        for topic in request.topics
+        for each in topic.partitions
+    }
+    wanted = [each for each in moves.values() if isinstance(each, Move)]
+    outcomes = await broker.moves.move(wanted, passes_on=not request.is_forwarded)
     return AlterPartitionReassignmentsResponse(
         error_message=None,
         responses=[
             ReassignableTopicResponse(
                 name=topic.name,
-                partitions=[_reassigned(state, topic.name, each) for each in topic.partitions],
+                partitions=[
+                    _reassigned(
+                        each.partition_index, moves[topic.name, each.partition_index], outcomes
+                    )
+                    for each in topic.partitions
+                ],
             )
             for topic in request.topics
         ],
     )
 
 
-def _reassigned(
-    state: ClusterState, name: str, asked: ReassignablePartition
-) -> ReassignablePartitionResponse:
+def _wanted(state: ClusterState, name: str, asked: ReassignablePartition) -> Move | MoveOutcome:
     number = asked.partition_index
-    place = _place(state, name, number)
-    code, message = ErrorCode.NONE, None
-    if place is None:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        message = f"there is no partition {name[:249]}-{number}"
-    elif asked.replicas is None:
-        code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-        message = "no partition is being reassigned"
-    else:
-        code, message = _assigned(state, place, asked.replicas)
+    if asked.replicas is None:
+        if _place(state, name, number) is not None:
+            return MoveOutcome(
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no partition is being reassigned"
+            )
+        return MoveOutcome(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name[:249]}-{number}"
+        )
+    if _place(state, name, number) is not None:
+        try:
+            named_owner(state, number, asked.replicas, None)
+        except TopicRefused as refused:
+            return MoveOutcome(refused.code, str(refused))
+    return Move(name, number, BrokerId(asked.replicas[0] if asked.replicas else -1))
+
+
+def _reassigned(
+    number: int, move: Move | MoveOutcome, outcomes: Mapping[Move, MoveOutcome]
+) -> ReassignablePartitionResponse:
+    outcome = outcomes[move] if isinstance(move, Move) else move
     return ReassignablePartitionResponse(
-        partition_index=number, error_code=code, error_message=message
-    )
-
-
-def _assigned(
-    state: ClusterState, place: TopicPartition, replicas: Sequence[int]
-) -> tuple[ErrorCode, str | None]:
-    try:
-        wanted = named_owner(state, place.partition, replicas, None)
-    except TopicRefused as refused:
-        return refused.code, str(refused)
-    leader = state.leader(place)
-    if leader is not None and leader.incarnation.epoch == wanted:
-        return ErrorCode.NONE, None
-    return (
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        f"partition {place.partition} is led by another broker than {replicas[0]}, and brokers do"
-        " not give partitions away yet; nothing was changed",
+        partition_index=number, error_code=outcome.code, error_message=outcome.message
     )
 
 

@@ -97,6 +97,11 @@ class RequestedOffsets:
             if (topic.name, each.partition_index) not in self._unknown
         ]
 
+    @property
+    def are_known(self) -> bool:
+        """Whether all of the partitions exist by this broker's view."""
+        return not self._unknown
+
     def codes(self, reply: PartitionErrors) -> Iterator[tuple[str, list[tuple[int, ErrorCode]]]]:
         """For each topic its partitions and their error codes, in the order of the request."""
         codes = dict.fromkeys(self._unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -114,6 +119,26 @@ def offset_commit(
 ) -> Awaitable[OffsetCommitResponse]:
     """Store offsets of existing partitions; answered when durable."""
     offsets = RequestedOffsets(broker.metadata.state, request.topics)
+    if offsets.are_known:
+        return _commit(broker, request, context, offsets)
+    return _commit_later(broker, request, context)
+
+
+async def _commit_later(
+    broker: GroupServices, request: OffsetCommitRequest, context: RequestContext
+) -> OffsetCommitResponse:
+    """Commit when the view is renewed: another broker may have created the partitions."""
+    await broker.renewal.renewed()
+    offsets = RequestedOffsets(broker.metadata.state, request.topics)
+    return await _commit(broker, request, context, offsets)
+
+
+def _commit(
+    broker: GroupServices,
+    request: OffsetCommitRequest,
+    context: RequestContext,
+    offsets: RequestedOffsets,
+) -> Awaitable[OffsetCommitResponse]:
     retention_ms = request.retention_time_ms
     command = CommitOffsets(
         group_id=request.group_id,

@@ -3,7 +3,7 @@
 The group's coordinator writes them into its partition as a batch of the producer's transaction. So
 that partition must be in the transaction, like any other. The broker asks the transaction's
 coordinator first (KIP-890), then the group's (KIP-447). The transaction's marker in that partition
-decides.
+decides. The transaction's coordinator may be on another broker.
 """
 
 from __future__ import annotations
@@ -39,6 +39,17 @@ from tidelog.protocol.schemas.transactions import (
 )
 
 ADDS_PARTITION_FROM = 5
+_NOT_OF_THE_GROUP = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Errors that concern the transaction's coordinator. A client would take them for the group
+coordinator's and search for that one. As in Kafka, the answer makes it ask again."""
 
 
 async def txn_offset_commit(
@@ -46,6 +57,10 @@ async def txn_offset_commit(
 ) -> TxnOffsetCommitResponse:
     """Make the offsets pending; answered when durable."""
     offsets = RequestedOffsets(broker.metadata.state, request.topics)
+    if not offsets.are_known:
+        # Another broker may have created the partitions.
+        await broker.renewal.renewed()
+        offsets = RequestedOffsets(broker.metadata.state, request.topics)
     reply = PartitionErrors(ErrorCode.NONE)
     if not request.group_id:
         reply = PartitionErrors(ErrorCode.INVALID_GROUP_ID)
@@ -110,6 +125,8 @@ async def _admitted(
     transaction_version = OWN_EPOCHS_FROM if version >= ADDS_PARTITION_FROM else 0
     wanted = Wanted(request.transactional_id, identity, transaction_version)
     admission = (await broker.admissions.admit(wanted, [partition]))[partition]
+    if admission.error in _NOT_OF_THE_GROUP:
+        return Admission(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     try:
         # The group's coordinator writes to the partition that exists by then.
         broker.partitions.require(partition)

@@ -39,12 +39,13 @@ class ViewRenewal:
         if self._is_needed:
             self._requested.set()
 
-    async def renewed(self) -> None:
+    async def renewed(self, *, by_peer: bool = False) -> None:
         """Wait until the view has all entries that were there at the call.
 
-        After an error of the store the view is as it was, and the log says so.
+        After an error of the store the view is as it was, and the log says so. `by_peer`: another
+        broker asks, so this one is not alone, whatever its view says.
         """
-        if self._is_needed:
+        if by_peer or self._is_needed:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(done)
             self._requested.set()

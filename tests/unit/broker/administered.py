@@ -9,6 +9,9 @@ from typing import Any, TypeVar, cast
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import Services
+from tidelog.broker.partition_giving import PartitionGiving
+from tidelog.broker.partition_moves import PartitionMoves
+from tidelog.broker.peers.peers import Peers
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig, effective_topic_config
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.broker.telemetry.metrics import BrokerMetrics
@@ -64,6 +67,13 @@ class Renewal:
         await self._metadata.refresh()
 
 
+class NothingToGive:
+    """Gives no partition away: without a data path there is none."""
+
+    async def give(self, receivers: Mapping[TopicPartition, Epoch]) -> frozenset[TopicPartition]:
+        return frozenset()
+
+
 class AdministeredBroker:
     """What handlers may use, around a metadata log of its own."""
 
@@ -75,6 +85,12 @@ class AdministeredBroker:
         self.metadata = metadata
         self.renewal = Renewal(metadata)
         self.incarnation = incarnation
+        self.moves = PartitionMoves(
+            lambda: metadata.state,
+            incarnation,
+            cast(PartitionGiving, NothingToGive()),
+            cast(Peers, None),
+        )
         self.static_settings = settings
         self.clock = SystemClock()
         self.entropy = SeededEntropy(incarnation.epoch)

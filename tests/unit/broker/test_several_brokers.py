@@ -6,12 +6,18 @@ import asyncio
 from collections.abc import Mapping
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
+from tidelog.broker.handlers.cluster.replicas import alter_partition_reassignments
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
 from tidelog.coordinator.cluster.records.records import BrokerFenced, TopicCreated
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Epoch, TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.replicas import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from tidelog.storage.stores.memory import MemoryStore
 
 
@@ -240,5 +246,40 @@ def test_a_newcomer_gets_its_share() -> None:
                     assert place.topic_id == topic_id
                     found = await values(second, place.partition)
                     assert found == [b"%d" % place.partition]
+
+    run(story)
+
+
+async def reassign(one: OneBroker, partition: int, broker_id: int) -> tuple[int, str | None]:
+    wanted = [ReassignablePartition(partition_index=partition, replicas=[broker_id])]
+    request = AlterPartitionReassignmentsRequest(
+        topics=[ReassignableTopic(name=TOPIC, partitions=wanted)]
+    )
+    services = one.broker.services.cluster
+    answer = await alter_partition_reassignments(services, request, one.context(0))
+    ((result,),) = [topic.partitions for topic in answer.responses]
+    return result.error_code, result.error_message
+
+
+def test_any_broker_is_asked_to_move_a_partition() -> None:
+    """The owner gives it away; another broker passes the request on to the owner."""
+    here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker(1) as first, here.broker(2) as second, here.broker(3) as third:
+            topic_id = await shared_topic(first, first)
+            await first.produce(batch(b"a"))
+            owner = first
+            for asked, receiver in ((first, second), (first, third), (third, third)):
+                broker_id = receiver.broker.membership.incarnation.broker_id
+                assert await reassign(asked, 0, broker_id) == (ErrorCode.NONE, None)
+                await receiver.broker.membership.metadata.refresh()
+                await until_served(receiver, topic_id, 0)
+                assert await values(receiver, 0) == [b"a"]
+                owner = receiver
+            assert owner is third
+            code, why = await reassign(first, 0, 7)
+            assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            assert "there is no live broker 7" in str(why)
 
     run(story)

@@ -4,7 +4,16 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.fields import array, boolean, int8, int16, int32, int64, string
+from tidelog.protocol.fields import (
+    OWN_TAGS_FROM,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+)
 from tidelog.protocol.message import Request, Response, Struct
 
 
@@ -144,10 +153,14 @@ class ReassignableTopic(Struct):
 class AlterPartitionReassignmentsRequest(
     Request["AlterPartitionReassignmentsResponse"], api_key=45, versions=(0, 0), flexible=0
 ):
-    """Move partitions to other brokers."""
+    """Move partitions to other brokers.
+
+    `is_forwarded`: Tidelog's own; a broker passes the request on to the partitions' owner.
+    """
 
     timeout_ms: int = int32(default=60000)
     topics: list[ReassignableTopic] = array(ReassignableTopic)
+    is_forwarded: bool = boolean(default=False, tag=OWN_TAGS_FROM)
 
 
 class ReassignablePartitionResponse(Struct):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World
 from tests.unit.broker.test_several_brokers import epoch_of
 from tests.unit.broker.transactional_client import FIRST, SECOND, TransactionalClient
+from tidelog.broker.peers.connections import PeerUnreachable
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.records import TopicCreated
 from tidelog.coordinator.cluster.records.topics import new_topic_id
 from tidelog.coordinator.internal_topics import GROUP_TOPIC, TRANSACTION_TOPIC
-from tidelog.identifiers import TopicId
+from tidelog.identifiers import Epoch, TopicId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord
@@ -67,7 +71,8 @@ async def divided(
         await refreshed(first)
         await create(first, TRANSACTION_TOPIC, running[coordinator], internal=True)
         await create(first, GROUP_TOPIC, running[groups], internal=True)
-        await create(first, TOPIC, *[running[number] for number in leads])
+        if leads:
+            await create(first, TOPIC, *[running[number] for number in leads])
         await refreshed(*running)
         yield running
 
@@ -121,3 +126,39 @@ class RoutedClient(TransactionalClient):
             return await super().commit_offset(offset, topic=topic, adds=False)
         finally:
             self.broker = self.coordinator
+
+
+class Wire:
+    """What one broker asks of others: it can be cut, and answers can be lost."""
+
+    def __init__(self, one: OneBroker) -> None:
+        self._connections: Any = one.broker.coordination.admissions._peers._connections
+        self._request = self._connections.request
+        self._connections.request = self._carry
+        self.cut: set[str] = set()
+        """The purposes whose requests do not arrive."""
+        self.deaf: set[str] = set()
+        """The purposes whose answers do not arrive."""
+        self.held: dict[str, asyncio.Event] = {}
+        """The purposes whose requests are on their way until the event."""
+        self.carried: Counter[str] = Counter()
+        self.answers: list[Any] = []
+        self._sent: list[tuple[Epoch, str, Any]] = []
+
+    async def repeat(self, purpose: str) -> list[Any]:
+        """Send every request of this purpose again, as a network does that delays copies."""
+        sent = [each for each in self._sent if each[1] == purpose]
+        return [await self._request(*each) for each in sent]
+
+    async def _carry(self, peer: Epoch, purpose: str, message: Any) -> Any:
+        if purpose in self.cut:
+            raise PeerUnreachable("the request is lost")
+        if purpose in self.held:
+            await self.held[purpose].wait()
+        self._sent.append((peer, purpose, message))
+        answer = await self._request(peer, purpose, message)
+        self.carried[purpose] += 1
+        self.answers.append(answer)
+        if purpose in self.deaf:
+            raise PeerUnreachable("the answer is lost")
+        return answer

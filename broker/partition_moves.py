@@ -1,0 +1,110 @@
+"""Moves partitions to other brokers on an operator's request.
+
+Only the owner of a partition gives it away (C3). A broker that is asked for a partition of another
+one passes the request on to the owner, once. A request that the owner refuses, or that is lost,
+changes nothing or has moved the partition; the operator may repeat it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tidelog.broker.partition_giving import PartitionGiving
+from tidelog.broker.peers.connections import PeerUnreachable
+from tidelog.broker.peers.moves import Move, MoveOutcome
+from tidelog.broker.peers.peers import Peers
+from tidelog.concurrency import all_results
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.errors import TidelogError
+from tidelog.identifiers import Epoch, Incarnation, TopicPartition
+from tidelog.protocol.error_codes import ErrorCode
+
+
+class PartitionMoves:
+    """One broker's part in moves that operators ask for."""
+
+    def __init__(
+        self,
+        state: Callable[[], ClusterState],
+        me: Incarnation,
+        giving: PartitionGiving,
+        peers: Peers,
+    ) -> None:
+        self._state = state
+        self._me = me
+        self._giving = giving
+        self._peers = peers
+
+    async def move(self, moves: Sequence[Move], *, passes_on: bool) -> Mapping[Move, MoveOutcome]:
+        """Each move's outcome. `passes_on`: ask the owners of other brokers' partitions."""
+        state = self._state()
+        outcomes: dict[Move, MoveOutcome] = {}
+        own: dict[TopicPartition, Move] = {}
+        others: list[tuple[Move, Epoch]] = []
+        for move in dict.fromkeys(moves):
+            place = _place(state, move)
+            leader = None if place is None else state.leader(place)
+            receiver = state.broker(move.receiver)
+            if place is None or leader is None:
+                outcomes[move] = MoveOutcome(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"there is no partition {move.topic[:249]}-{move.partition}",
+                )
+            elif receiver is None:
+                live = ", ".join(str(info.broker_id) for info in state.live_brokers())
+                outcomes[move] = MoveOutcome(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"there is no live broker {move.receiver}; these live: {live}",
+                )
+            elif leader.incarnation == receiver.incarnation:
+                outcomes[move] = MoveOutcome(ErrorCode.NONE)
+            elif leader.incarnation == self._me:
+                own[place] = move
+            elif passes_on and state.is_live(leader.incarnation.epoch):
+                others.append((move, leader.incarnation.epoch))
+            else:
+                outcomes[move] = MoveOutcome(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    f"the owner of {move.topic}-{move.partition} has ended or just changed; try"
+                    " again",
+                )
+        given = await all_results(
+            [self._give(own), *(self._ask(move, owner) for move, owner in others)]
+        )
+        for each in given:
+            outcomes |= each
+        return outcomes
+
+    async def _give(self, own: Mapping[TopicPartition, Move]) -> Mapping[Move, MoveOutcome]:
+        if not own:
+            return {}
+        live = self._state().live_epochs
+        receivers = {
+            place: live[move.receiver] for place, move in own.items() if move.receiver in live
+        }
+        try:
+            given = await self._giving.give(receivers)
+        except TidelogError as error:
+            refused = MoveOutcome(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+            return dict.fromkeys(own.values(), refused)
+        refused = MoveOutcome(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            "the partition is being opened, is damaged, or its receiver has ended; try again",
+        )
+        return {
+            move: MoveOutcome(ErrorCode.NONE) if place in given else refused
+            for place, move in own.items()
+        }
+
+    async def _ask(self, move: Move, owner: Epoch) -> Mapping[Move, MoveOutcome]:
+        try:
+            return {move: await self._peers.move(owner, move)}
+        except PeerUnreachable as error:
+            return {move: MoveOutcome(ErrorCode.REQUEST_TIMED_OUT, str(error))}
+
+
+def _place(state: ClusterState, move: Move) -> TopicPartition | None:
+    topic = state.topic_named(move.topic)
+    if topic is None or not 0 <= move.partition < topic.partition_count:
+        return None
+    return TopicPartition(topic.topic_id, move.partition)

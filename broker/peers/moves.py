@@ -1,0 +1,74 @@
+"""AlterPartitionReassignments between brokers: only its owner can give a partition away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tidelog.identifiers import BrokerId
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.errors import MalformedMessage
+from tidelog.protocol.schemas.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+
+
+class Move(NamedTuple):
+    """A partition that shall go to a broker."""
+
+    topic: str
+    partition: int
+    receiver: BrokerId
+
+
+class MoveOutcome(NamedTuple):
+    """The owner's answer. NONE: the move is in the metadata log, or was not needed."""
+
+    code: ErrorCode
+    message: str | None = None
+
+
+class MoveForm:
+    """Moves of several partitions in one request.
+
+    A repeated request does no harm: the partition is with its receiver, or its owner gives it away
+    then. A late answer tells of a move that was appended, whatever happened since.
+    """
+
+    purpose: Final = "moves"
+
+    def size(self, item: Move) -> int:
+        return 1
+
+    def request(self, items: Sequence[Move]) -> AlterPartitionReassignmentsRequest:
+        topics: dict[str, list[ReassignablePartition]] = {}
+        for item in dict.fromkeys(items):
+            topics.setdefault(item.topic, []).append(
+                ReassignablePartition(partition_index=item.partition, replicas=[int(item.receiver)])
+            )
+        return AlterPartitionReassignmentsRequest(
+            topics=[
+                ReassignableTopic(name=name, partitions=partitions)
+                for name, partitions in topics.items()
+            ],
+            is_forwarded=True,
+        )
+
+    def replies(
+        self, items: Sequence[Move], response: AlterPartitionReassignmentsResponse
+    ) -> list[MoveOutcome]:
+        found = {
+            (topic.name, each.partition_index): each
+            for topic in response.responses
+            for each in topic.partitions
+        }
+        outcomes = []
+        for item in items:
+            result = found.get((item.topic, item.partition))
+            if result is None:
+                raise MalformedMessage(f"no result answers {item}")
+            outcomes.append(MoveOutcome(ErrorCode(result.error_code), result.error_message))
+        return outcomes

@@ -1,0 +1,146 @@
+"""What brokers say to each other on the wire, and answers that do not fit."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from tidelog.broker.peers.enlistments import Enlisted, Enlistment, EnlistmentForm
+from tidelog.broker.peers.hints import HintForm
+from tidelog.broker.peers.markers import MarkerForm, RemoteMarkers
+from tidelog.client.errors import RequestRefused
+from tidelog.coordinator.transaction.commands import Identity
+from tidelog.coordinator.transaction.decision import Markers
+from tidelog.coordinator.transaction.transaction import EnlistedPartition
+from tidelog.identifiers import ProducerEpoch, ProducerId
+from tidelog.protocol.codec import decode, encode
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.errors import MalformedMessage
+from tidelog.protocol.schemas.transactions import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+P, Q, R = EnlistedPartition("t", 0), EnlistedPartition("t", 4), EnlistedPartition("u", 1)
+ENLISTMENT = Enlistment("x", Identity(ProducerId(5), ProducerEpoch(2)), True, frozenset({P, Q, R}))
+MARKERS = RemoteMarkers(
+    Markers("x", ProducerId(5), ProducerEpoch(2), 1, True, 9, 2, frozenset({P, Q, R})),
+    frozenset({P, R}),
+    {"t": UUID(int=7), "u": UUID(int=8)},
+)
+
+
+def added(*codes: tuple[EnlistedPartition, int], ordinal: int = 9) -> AddPartitionsToTxnResult:
+    return AddPartitionsToTxnResult(
+        transactional_id="x",
+        topic_results=[
+            AddPartitionsToTxnTopicResult(
+                name=each.topic,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=each.partition, partition_error_code=code
+                    )
+                ],
+            )
+            for each, code in codes
+        ],
+        ordinal=ordinal,
+    )
+
+
+def marked(*codes: tuple[EnlistedPartition, int], producer_id: int = 5) -> WritableTxnMarkerResult:
+    return WritableTxnMarkerResult(
+        producer_id=producer_id,
+        topics=[
+            WritableTxnMarkerTopicResult(
+                name=each.topic,
+                partitions=[
+                    WritableTxnMarkerPartitionResult(
+                        partition_index=each.partition, error_code=code
+                    )
+                ],
+            )
+            for each, code in codes
+        ],
+    )
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_an_enlistment_goes_and_comes_back_with_the_ordinal(adds: bool) -> None:
+    asked = ENLISTMENT._replace(adds=adds)
+    encoded = b"".join(map(bytes, encode(EnlistmentForm().request([asked]), 5)))
+    (transaction,) = decode(AddPartitionsToTxnRequest, encoded, 5).transactions
+    assert transaction.verify_only == (not adds)
+    assert (transaction.producer_id, transaction.producer_epoch) == (5, 2)
+    assert [(each.name, each.partitions) for each in transaction.topics] == [
+        ("t", [0, 4]),
+        ("u", [1]),
+    ]
+    response = AddPartitionsToTxnResponse(results_by_transaction=[added((P, 0), (Q, 120), (R, 0))])
+    encoded = b"".join(map(bytes, encode(response, 5)))
+    (reply,) = EnlistmentForm().replies([asked], decode(AddPartitionsToTxnResponse, encoded, 5))
+    abortable = ErrorCode.TRANSACTION_ABORTABLE
+    assert reply == Enlisted({P: ErrorCode.NONE, Q: abortable, R: ErrorCode.NONE}, 9)
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [],
+        [added((P, 0), (Q, 0))],
+        [added((P, 0), (Q, 0), (R, 0), ordinal=-1)],
+        [added((P, 0), (Q, 0), (R, 31_000))],
+    ],
+    ids=["no result", "a partition is missing", "no ordinal", "an unknown code"],
+)
+def test_an_answer_that_does_not_fit_the_enlistment_counts_as_none(
+    results: list[AddPartitionsToTxnResult],
+) -> None:
+    response = AddPartitionsToTxnResponse(results_by_transaction=results)
+    with pytest.raises(MalformedMessage):
+        EnlistmentForm().replies([ENLISTMENT], response)
+
+
+def test_a_refusal_of_the_whole_request_enlists_nothing() -> None:
+    response = AddPartitionsToTxnResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+    with pytest.raises(RequestRefused):
+        EnlistmentForm().replies([ENLISTMENT], response)
+
+
+def test_markers_name_the_transaction_and_the_topics() -> None:
+    encoded = b"".join(map(bytes, encode(MarkerForm().request([MARKERS]), 2)))
+    (marker,) = decode(WriteTxnMarkersRequest, encoded, 2).markers
+    assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) == (5, 2, 1)
+    assert (marker.transaction_result, marker.ordinal, marker.transaction_version) == (True, 9, 2)
+    assert [(each.name, each.partition_indexes, each.topic_id) for each in marker.topics] == [
+        ("t", [0], UUID(int=7)),
+        ("u", [1], UUID(int=8)),
+    ]
+    response = WriteTxnMarkersResponse(markers=[marked((P, 0), (R, 6))])
+    (codes,) = MarkerForm().replies([MARKERS], response)
+    assert codes == {P: ErrorCode.NONE, R: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+@pytest.mark.parametrize(
+    "results",
+    [[], [marked((P, 0))], [marked((P, 0), (R, 0), producer_id=6)]],
+    ids=["no result", "a partition is missing", "another producer"],
+)
+def test_an_answer_that_does_not_fit_the_markers_settles_nothing(
+    results: list[WritableTxnMarkerResult],
+) -> None:
+    with pytest.raises(MalformedMessage):
+        MarkerForm().replies([MARKERS], WriteTxnMarkersResponse(markers=results))
+
+
+def test_of_several_hints_the_newest_goes() -> None:
+    assert HintForm().request([4, 9, 7]).sequence == 9
