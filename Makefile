@@ -11,7 +11,7 @@ PY := .venv/bin/python
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 # What more to tell pytest: make unit PYTEST="-k fencing -x"
 PYTEST ?=
-LONG := integration or compat or spark or spark_cluster or chaos or attack or slow
+LONG := integration or compat or spark or spark_cluster or chaos or chaos_cluster or attack or slow
 CODE := tidelog storage wal coordinator broker spark_source localstack tests benchmarks scripts scripts/typing-links
 
 # The same order of sets in every process: a simulation's seed replays, test processes agree on names.
@@ -119,6 +119,10 @@ spark-cluster: .venv/.installed-integration ## Spark on a standalone cluster, co
 chaos: venv ## kill -9 of Spark's driver, its workers and the broker under an exactly-once ETL (minutes)
 	@$(PY) -m scripts.tools java
 	@$(PY) -m pytest -n $(WORKERS) -m chaos tests/chaos $(PYTEST)
+
+.PHONY: chaos-cluster
+chaos-cluster: venv ## kill -9, stops and pauses of three brokers under transactions: MINUTES=2 on each store
+	@MINUTES=$(or $(MINUTES),2) $(PY) -m pytest -s -m chaos_cluster tests/chaos_cluster $(PYTEST)
 
 .PHONY: attack
 attack: venv ## Clients that try to starve the others, beside a well-behaved one: docs/ATTACKS.md

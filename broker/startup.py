@@ -152,7 +152,7 @@ async def startup(
     """
     environment, settings, metrics = opened.environment, opened.settings, opened.metrics
     membership = await _join(opened)
-    keeping = _keep_membership(opened, membership, tasks)
+    keeping = _keep_membership(membership, tasks)
     await take_over_fenced(
         opened.metadata,
         environment.store,
@@ -230,6 +230,7 @@ async def startup(
             keeping,
             environment.clock,
             settings,
+            _watcher(opened, membership),
             recovery,
             balancer,
             table_path,
@@ -285,26 +286,29 @@ async def _join(opened: OpenedCluster) -> Membership:
 
 
 def _keep_membership(
-    opened: OpenedCluster, membership: Membership, tasks: asyncio.TaskGroup
+    membership: Membership, tasks: asyncio.TaskGroup
 ) -> tuple[asyncio.Task[Any], ...]:
-    """The tasks that keep the incarnation registered, and watch others, from its registration
-    on."""
-    metadata, environment = membership.metadata, opened.environment
-    watcher = Watcher(
-        metadata,
+    """The tasks that keep the incarnation registered, from its registration on."""
+    metadata = membership.metadata
+    return (
+        tasks.create_task(membership.lease.run()),
+        tasks.create_task(membership.fence.run()),
+        tasks.create_task(metadata.follow(metadata.settings.heartbeat_interval_ms)),
+        tasks.create_task(membership.renewal.run()),
+    )
+
+
+def _watcher(opened: OpenedCluster, membership: Membership) -> Watcher:
+    """The watch over the other brokers. It begins when the start has taken over what it found."""
+    environment = opened.environment
+    return Watcher(
+        membership.metadata,
         environment.store,
         environment.clock,
         environment.entropy,
         membership.lease,
         membership.incarnation,
         opened.settings.now().integer("wal.uploads.in.flight.max"),
-    )
-    return (
-        tasks.create_task(membership.lease.run()),
-        tasks.create_task(membership.fence.run()),
-        tasks.create_task(metadata.follow(metadata.settings.heartbeat_interval_ms)),
-        tasks.create_task(membership.renewal.run()),
-        tasks.create_task(watcher.run()),
     )
 
 
@@ -470,6 +474,7 @@ def _begin(
     keeping: tuple[asyncio.Task[Any], ...],
     clock: Clock,
     settings: LiveSettings,
+    watcher: Watcher,
     recovery: PartitionRecovery,
     balancer: Balancer,
     table_path: TablePath,
@@ -489,6 +494,7 @@ def _begin(
         begin(maintenance.merge()),
     )
     background = (
+        begin(watcher.run()),
         begin(recovery.run()),
         begin(writes.tenure_reports.run()),
         begin(coordination.coordinators.run()),

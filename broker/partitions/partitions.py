@@ -21,9 +21,10 @@ from tidelog.coordinator.cluster.records.records import (
     TopicCreated,
     TopicDeleted,
 )
+from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import CorruptObject, TidelogError, to_keep
-from tidelog.identifiers import Epoch, TenureKey, TopicId, TopicPartition
+from tidelog.identifiers import Epoch, LeaderEpoch, TenureKey, TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.validate.rules import BatchLimits
 from tidelog.wal.log.image import PartitionImage
@@ -332,6 +333,21 @@ class PartitionRegistry:
     def held(self, partition: TopicPartition) -> Partition | None:
         """The partition, also while it is being given away: its last records become durable."""
         return self._withheld.get(partition) or self.get(partition)
+
+    def leader_elsewhere(
+        self, topic: str | TopicId, partition: int
+    ) -> tuple[BrokerInfo, LeaderEpoch] | None:
+        """The other live broker that leads a partition, and its leader epoch; None if there is
+        none."""
+        state = self._state()
+        found = state.topic_named(topic) if isinstance(topic, str) else state.topics.get(topic)
+        tenure = None
+        if found is not None:
+            tenure = state.leader(TopicPartition(found.topic_id, partition))
+        if tenure is None or tenure.incarnation.epoch == self._epoch:
+            return None
+        broker = state.brokers.get(tenure.incarnation.epoch)
+        return None if broker is None or broker.fenced else (broker, tenure.leader_epoch)
 
     def wal_bytes(self, place: TopicPartition) -> int | None:
         """Bytes that the WAL holds of a partition; None if this broker does not lead it."""

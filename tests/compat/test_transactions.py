@@ -88,15 +88,19 @@ class Worker:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
+    def revive(self) -> None:
+        """Start it again if it has ended by itself."""
+        if self._process.poll() is not None:
+            self.gave_up += 1
+            self.kill()
+            self.start()
+
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Until the worker, or what follows of its work, has come so far."""
 
         def holds() -> bool:
-            if self._process.poll() is not None:
-                self.gave_up += 1
-                assert self.gave_up <= RESTARTS_MAX, log_tail(self._log_path)
-                self.kill()
-                self.start()
+            self.revive()
+            assert self.gave_up <= RESTARTS_MAX, log_tail(self._log_path)
             return condition()
 
         until(holds, lambda: f"{self.words}\n{log_tail(self._log_path)}")

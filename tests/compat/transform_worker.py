@@ -101,6 +101,9 @@ def confluent(job: Job) -> NoReturn:
     turns = SliceTurns()
     while True:
         found = consumer.consume(BATCH_RECORDS_MAX, timeout=0.2)
+        for fault in (m.error() for m in found):
+            if fault is not None and fault.fatal():
+                raise KafkaException(fault)
         values = [(m.topic(), m.partition(), m.offset(), m.value()) for m in found if not m.error()]
         if not values:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 
+from tidelog.broker.handlers.data.current_leaders import CurrentLeaders
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import DataServices
 from tidelog.broker.partitions.partitions import Partition
@@ -24,11 +25,14 @@ from tidelog.protocol.schemas.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
 )
 from tidelog.protocol.wire import STEP_ELEMENTS
 
 API_NAME = "Fetch"
 TOPIC_IDS_FROM = 13
+_ASKED_WRONG_BROKER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 async def fetch(
@@ -64,8 +68,14 @@ async def fetch(
     isolation = Isolation(request.isolation_level != 0)
     reads = await broker.fetcher.fetch(plan.targets, find, isolation, limits)
     _note(broker, reads)
+    leaders = CurrentLeaders(broker.partitions)
     return FetchResponse(
-        session_id=plan.session_id, responses=await through(_responses(plan, reads))
+        session_id=plan.session_id,
+        responses=await through(_responses(plan, reads, leaders)),
+        node_endpoints=[
+            NodeEndpoint(node_id=node_id, host=each.host, port=each.port, rack=each.rack)
+            for node_id, each in leaders.brokers.items()
+        ],
     )
 
 
@@ -120,7 +130,7 @@ def _session_code(error: FetchSessionError) -> ErrorCode:
 
 
 def _responses(
-    plan: FetchPlan, reads: Iterable[PartitionRead]
+    plan: FetchPlan, reads: Iterable[PartitionRead], leaders: CurrentLeaders
 ) -> Generator[None, None, list[FetchableTopicResponse]]:
     """The answer's topics, in steps."""
     topics: dict[TopicKey, FetchableTopicResponse] = {}
@@ -150,7 +160,14 @@ def _responses(
             else:
                 topic.topic_id = key
             topics[key] = topic
-        topic.partitions.append(_partition_response(read))
+        answer = _partition_response(read)
+        if read.code in _ASKED_WRONG_BROKER:
+            leader = leaders.of(*target.key)
+            if leader is not None:
+                answer.current_leader = LeaderIdAndEpoch(
+                    leader_id=leader[0], leader_epoch=leader[1]
+                )
+        topic.partitions.append(answer)
     if plan.session is not None:
         plan.session.serve_last(served)
     return list(topics.values())

@@ -19,6 +19,7 @@ from tidelog.broker.coordinate.transaction_admission import (
     transactional_identity,
 )
 from tidelog.broker.fairness.deadlines import Deadline
+from tidelog.broker.handlers.data.current_leaders import CurrentLeaders
 from tidelog.broker.handlers.request_context import CloseConnection, RequestContext
 from tidelog.broker.handlers.services import DataServices
 from tidelog.broker.partitions.partitions import Partition, PartitionError
@@ -34,6 +35,8 @@ from tidelog.protocol.schemas.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
+    ProduceLeaderIdAndEpoch,
+    ProduceNodeEndpoint,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
@@ -326,6 +329,7 @@ def _response(
 ) -> ProduceResponse | None:
     """The results of all batches; `failure` replaces the missing ones."""
     responses = []
+    leaders = CurrentLeaders(broker.partitions)
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         answered = []
         for data, outcome in zip(topic.partition_data, of_topic, strict=True):
@@ -334,13 +338,28 @@ def _response(
             if request.acks == 0:
                 _close_on_failure(result)
                 continue
-            answered.append(_partition_response(data.index, result))
+            answer = _partition_response(data.index, result)
+            if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                leader = leaders.of(topic.name or topic.topic_id, data.index)
+                if leader is not None:
+                    answer.current_leader = ProduceLeaderIdAndEpoch(
+                        leader_id=leader[0], leader_epoch=leader[1]
+                    )
+            answered.append(answer)
         responses.append(
             TopicProduceResponse(
                 name=topic.name, topic_id=topic.topic_id, partition_responses=answered
             )
         )
-    return ProduceResponse(responses=responses) if request.acks != 0 else None
+    if request.acks == 0:
+        return None
+    return ProduceResponse(
+        responses=responses,
+        node_endpoints=[
+            ProduceNodeEndpoint(node_id=node_id, host=each.host, port=each.port, rack=each.rack)
+            for node_id, each in leaders.brokers.items()
+        ],
+    )
 
 
 def _close_on_failure(result: ProducedBatch | AppendFailed) -> None:

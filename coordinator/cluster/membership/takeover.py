@@ -90,13 +90,21 @@ async def take_over(
     end = await _seal(store, clock, entropy, info, in_flight_max)
     damaged = ranges_of(end.damaged)
 
+    records: tuple[IncarnationRetired, ...] = ()
+
     def build(state: ClusterState) -> tuple[IncarnationRetired, ...]:
-        if state.is_retired(dead):
-            return ()
-        owners = assign(state, dead.epoch)
-        return (IncarnationRetired(dead.epoch, end.slot, successions(owners), damaged),)
+        # The last call is the one whose records were appended.
+        nonlocal records
+        records = ()
+        if not state.is_retired(dead):
+            owners = assign(state, dead.epoch)
+            records = (IncarnationRetired(dead.epoch, end.slot, successions(owners), damaged),)
+        return records
 
     await log.append(me.epoch, build)
+    if not records:
+        # Another process has retired it, and told so.
+        return
     about = {"incarnation": str(dead), "end_slot": end.slot}
     logger.info("incarnation retired", extra=about)
     if damaged:

@@ -83,6 +83,13 @@ def test_each_broker_serves_its_partitions_alone() -> None:
                 assert (await owner.produce(batch(b"x"), number)).error_code == 0
                 refused = await other.produce(batch(b"x"), number)
                 assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                assert refused.current_leader is not None, "KIP-951"
+                owner_id = owner.broker.membership.incarnation.broker_id
+                assert refused.current_leader.leader_id == owner_id
+                fetched = await other.fetch(0, number)
+                assert fetched.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                assert fetched.current_leader is not None
+                assert fetched.current_leader.leader_id == owner_id
                 assert await values(owner, number) == [b"x"]
 
     run(story)

@@ -1,0 +1,92 @@
+"""Three brokers as processes on one store, which are killed, stopped and started again."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from pathlib import Path
+
+from tidelog.localstack.broker_process import BrokerProcess, log_tail
+from tidelog.localstack.ports import free_ports
+
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 6,
+    "transaction.state.log.num.partitions": 6,
+}
+PAUSE_SECONDS = (1.0, 14.0)
+"""Stops below and above the session timeout: in the longer ones the broker is fenced."""
+FAULTS = ("kill", "kill", "kill", "pause", "pause", "kill two", "stop")
+
+
+class Cluster:
+    """The brokers, each with its id and port for ever."""
+
+    def __init__(self, store: str, folder: Path, count: int = 3) -> None:
+        self._store = store
+        self._folder = folder
+        self._ports = free_ports(count)
+        self._lock = threading.Lock()
+        self._brokers: dict[int, BrokerProcess] = {}
+        self.faults: list[str] = []
+        self.ended: list[str] = []
+        """Brokers that ended by themselves, with their last words: a fenced one does."""
+        for number in range(count):
+            self._start(number)
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
+
+    def logs(self) -> str:
+        """The ends of all logs."""
+        return "\n".join(log_tail(self._log(number)) for number in range(len(self._ports)))
+
+    def harm(self, chance: random.Random, gone: threading.Event) -> None:
+        """One fault: kill -9, SIGSTOP and SIGCONT, or SIGTERM. What ended is started again."""
+        fault = chance.choice(FAULTS)
+        self.faults.append(fault)
+        victims = chance.sample(list(self._brokers), 2 if fault == "kill two" else 1)
+        if fault == "pause":
+            process = self._brokers[victims[0]].process
+            process.send_signal(signal.SIGSTOP)
+            gone.wait(chance.uniform(*PAUSE_SECONDS))
+            process.send_signal(signal.SIGCONT)
+            return
+        for number in victims:
+            if fault == "stop":
+                self._brokers[number].stop()
+            else:
+                self._brokers[number].kill()
+        gone.wait(chance.uniform(0.0, 4.0))
+        for number in victims:
+            self._start(number)
+
+    def mend(self) -> None:
+        """Start again what has ended by itself."""
+        for number, broker in list(self._brokers.items()):
+            if broker.process.poll() is not None:
+                self.ended.append(log_tail(self._log(number)).strip().splitlines()[-1])
+                broker.wait_for_death(1)
+                self._start(number)
+
+    def close(self) -> None:
+        """Kill all."""
+        for broker in self._brokers.values():
+            broker.process.send_signal(signal.SIGCONT)
+            broker.kill()
+
+    def _start(self, number: int) -> None:
+        self._brokers[number] = BrokerProcess.start(
+            self._store,
+            self._log(number),
+            listen=f"127.0.0.1:{self._ports[number]}",
+            broker_id=number,
+            settings=SETTINGS,
+            ready_seconds_max=120,
+        )
+
+    def _log(self, number: int) -> Path:
+        return self._folder / f"broker-{number}.log"
