@@ -9,17 +9,19 @@ from weakref import WeakKeyDictionary
 
 from tests.simulation.owners import OWNER, Owner
 from tests.simulation.patches import Breakage, Patch
+from tidelog.broker.collect import collector
 from tidelog.broker.coordinate.marker_delivery import MarkerDelivery
 from tidelog.broker.partition_giving import PartitionGiving
-from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
+from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.broker.peers.markers import MarkerCodes, RemoteMarkers
 from tidelog.broker.peers.peers import Peers
 from tidelog.broker.roll.recovered import RecoveredPartitions
+from tidelog.bucket import reachability
 from tidelog.coordinator.cluster.membership import assignment, watcher
 from tidelog.coordinator.cluster.records.records import PartitionMoved, Record
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.transaction.decision import Markers
-from tidelog.identifiers import Epoch, TopicPartition
+from tidelog.identifiers import Epoch, Incarnation, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
 
@@ -59,6 +61,36 @@ def _serve_what_was_given() -> list[Patch]:
     return [
         (PartitionRegistry, "withhold", lambda *_: None),
         (PartitionRegistry, "resume", lambda *_: None),
+    ]
+
+
+def _read_what_was_given() -> list[Patch]:
+    """A broker goes on to answer reads of what it has given away, and takes no records for it."""
+    given: WeakKeyDictionary[PartitionRegistry, dict[TopicPartition, Partition]] = (
+        WeakKeyDictionary()
+    )
+    right_follow, right_get = PartitionRegistry.follow, PartitionRegistry.get
+    right_require = PartitionRegistry.require
+
+    def follow(self: PartitionRegistry, records: Sequence[Record]) -> None:
+        held = {place: self.held(place) for place in _moved(records)}
+        right_follow(self, records)
+        for place, partition in held.items():
+            if partition is not None and self.held(place) is None:
+                given.setdefault(self, {})[place] = partition
+
+    def get(self: PartitionRegistry, place: TopicPartition) -> Partition | None:
+        return right_get(self, place) or given.get(self, {}).get(place)
+
+    def require(self: PartitionRegistry, partition: Partition) -> None:
+        if partition in given.get(self, {}).values():
+            raise PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it was given away")
+        right_require(self, partition)
+
+    return [
+        (PartitionRegistry, "follow", follow),
+        (PartitionRegistry, "get", get),
+        (PartitionRegistry, "require", require),
     ]
 
 
@@ -115,6 +147,22 @@ def _old_table_end() -> list[Patch]:
         pass
 
     return [(RecoveredPartitions, "advance", advance)]
+
+
+def _givers_not_needed() -> list[Patch]:
+    """The collector keeps what newest owners need, though some have not opened all they got."""
+
+    def needed_incarnations(state: ClusterState) -> frozenset[Incarnation]:
+        return frozenset(
+            tenures[-1].incarnation
+            for topic in state.topics.values()
+            for tenures in topic.partitions
+        )
+
+    return [
+        (collector, "needed_incarnations", needed_incarnations),
+        (reachability, "needed_incarnations", needed_incarnations),
+    ]
 
 
 def _some_without_owner() -> list[Patch]:
@@ -214,9 +262,11 @@ def _ignore(answer: asyncio.Future[MarkerCodes]) -> None:
 CLUSTER_VARIANTS: dict[str, Breakage] = {
     "accept-while-giving": _accept_while_giving,
     "serve-what-was-given": _serve_what_was_given,
+    "read-what-was-given": _read_what_was_given,
     "given-not-checkpointed": _given_not_checkpointed,
     "resume-undecided": _resume_undecided,
     "old-table-end": _old_table_end,
+    "givers-not-needed": _givers_not_needed,
     "some-without-owner": _some_without_owner,
     "remote-markers-first": _remote_markers_first,
     "remote-markers-assumed": _remote_markers_assumed,

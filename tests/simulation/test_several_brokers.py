@@ -80,7 +80,7 @@ _WORKLOADS = {
     "old-table-end": "transactions",
     "fence-unread": "log",
 }
-_OF_TABLES = {"old-table-end"}
+_OF_TABLES = {"old-table-end", "givers-not-needed"}
 
 
 def caught_by(variant: str) -> int | None:

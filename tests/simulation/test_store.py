@@ -163,6 +163,23 @@ def test_a_burst_refuses_and_passes() -> None:
     simulate(story)
 
 
+def test_a_store_that_takes_no_puts_still_answers_reads() -> None:
+    async def story(world: World) -> None:
+        view = world.view()
+        await view.put("k", b"v")
+        world.store.refuse_puts_for(10)
+        with pytest.raises(StoreNotApplied):
+            await view.put("k", b"w")
+        assert bytes((await view.get("k")).data) == b"v"
+        await asyncio.sleep(10)
+        await view.put("k", b"w")
+        world.store.refuse_puts_for(10)
+        world.store.heal()
+        await view.put("k", b"x")
+
+    simulate(story)
+
+
 def test_one_process_can_be_cut_off_from_the_store() -> None:
     async def story(world: World) -> None:
         other = world.store.of(SimulatedProcess(world.loop, "other", "host"))
