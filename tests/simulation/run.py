@@ -199,7 +199,9 @@ class _Simulation:
         await self._in_client("admin", self._create_topics)
         clients = self._start(producers(self.settings))
         readers = self._start(members(self.settings))
-        await self.nemesis.run(seconds, self.random.choice((2.0, 4.0, 8.0)))
+        # Several brokers share the faults.
+        pause_seconds_mean = self.random.choice((2.0, 4.0, 8.0)) / self.system.brokers
+        await self.nemesis.run(seconds, pause_seconds_mean)
         await self.nemesis.heal()
         await asyncio.sleep(_HEALED_SECONDS)
         self.stopping.set()
