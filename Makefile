@@ -27,6 +27,8 @@ MINUTES ?= 60
 RECORDS ?= inf
 RATE ?= 630
 HOURS ?= 3
+# Brokers of a simulated cluster: make simulate CLUSTER=1
+CLUSTER ?=
 SCALE ?= 1
 
 BOOTSTRAP := scripts/bootstrap pyproject.toml requirements/test.txt
@@ -144,8 +146,8 @@ growth-virtual: venv ## The same in virtual time: make growth-virtual RATE=630 H
 	@$(PY) -m tests.simulation.growth --rate $(RATE) --hours $(HOURS) --scale $(SCALE)
 
 .PHONY: simulate
-simulate: venv ## Seeded campaigns in virtual time: make simulate SEEDS=200 FIRST=1 DURATION=120
-	@$(PY) -m tests.simulation.campaign --seeds $(SEEDS) --first $(FIRST) --duration $(DURATION) --jobs $(WORKERS)
+simulate: venv ## Seeded campaigns in virtual time: make simulate SEEDS=200 FIRST=1 DURATION=120 CLUSTER=1
+	@$(PY) -m tests.simulation.campaign --seeds $(SEEDS) --first $(FIRST) --duration $(DURATION) --jobs $(WORKERS) $(if $(CLUSTER),--brokers 3)
 
 .PHONY: verify
 verify: venv ## All of the above in turn; writes docs/VERIFICATION.md

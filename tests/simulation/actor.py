@@ -33,6 +33,9 @@ class WorkloadSettings:
     consumers: int = 2
     observers: int = 2
     topic_churns: int = 1
+    reuses_names: bool = True
+    """Whether a topic gets the name of a deleted one. Of several brokers one may know the old topic
+    still, and acknowledge records of that."""
     pause_seconds_mean: float = 0.25
     records_max: int = 4
     padding_bytes_max: int = 2000

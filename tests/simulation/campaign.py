@@ -43,6 +43,8 @@ _SHOWN_COUNTS = (
     "fault",
     "store",
     "network",
+    "moves",
+    "partitions moved",
     "broker starts",
 )
 _TAIL_LINES = 25
@@ -60,9 +62,12 @@ def simulate(
     trace: Path | None,
     workload: str,
     segments: bool,
+    brokers: int,
 ) -> Result:
     """One seed, with the named breakage and workload if any."""
-    system: System = toy_system() if toy else tidelog_system(seed, segments=segments)
+    system: System = (
+        toy_system() if toy else tidelog_system(seed, segments=segments, brokers=brokers)
+    )
     with ExitStack() as stack:
         if variant:
             stack.enter_context(broken(variant))
@@ -72,7 +77,9 @@ def simulate(
         return run(seed, seconds, system, sink, workload)
 
 
-def _simulate_one(arguments: tuple[int, float, str, bool, Path | None, str, bool]) -> Result:
+def _simulate_one(
+    arguments: tuple[int, float, str, bool, Path | None, str, bool, int],
+) -> Result:
     return simulate(*arguments)
 
 
@@ -87,6 +94,7 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
             arguments.trace,
             arguments.workload,
             has_segments(arguments, seed),
+            arguments.brokers,
         )
         for seed in range(arguments.first, arguments.first + arguments.seeds)
     ]
@@ -112,6 +120,8 @@ def replay_command(arguments: argparse.Namespace, seed: int) -> str:
     command += f" --duration {arguments.duration:g}"
     if arguments.workload:
         command += f" --workload {arguments.workload}"
+    if arguments.brokers != 1:
+        command += f" --brokers {arguments.brokers}"
     if not arguments.toy:
         command += f" --segments {'all' if has_segments(arguments, seed) else 'none'}"
     if arguments.variant:
@@ -141,6 +151,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         choices=["some", "all", "none"],
         help="in which runs records go into tables, topics lose some, objects are deleted, and"
         " the bucket is read beside the brokers (two of five)",
+    )
+    parser.add_argument(
+        "--brokers", type=int, default=1, help="how many brokers serve the bucket (1)"
     )
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (1)")
     parser.add_argument("--toy", action="store_true", help="try the harness on its toy log")

@@ -47,8 +47,11 @@ class SimulatedCluster:
         store: SimulatedStore,
         program: BrokerProgram,
         client_program: ClientProgram,
+        size: int = 1,
     ) -> None:
+        """`size`: the number of broker ids that run at a time."""
         self.loop = loop
+        self.size = size
         self.network = network
         self.store = store
         self.counts: Counter[str] = Counter()
@@ -61,10 +64,30 @@ class SimulatedCluster:
         self._client_program = client_program
         self._random = random.Random(f"cluster {seed}")
         self._brokers: dict[int, list[SimulatedProcess]] = {}
+        self._replaced: set[int] = set()
         self._processes: dict[tuple[str, int], SimulatedProcess] = {}
         self._pids = 100
 
     # --- brokers ---
+
+    def start(self) -> None:
+        """Start a process of each broker id."""
+        for broker_id in range(self.size):
+            self.start_broker(broker_id)
+
+    def replace_brokers(self) -> None:
+        """Kill all brokers for good, and start as many with other ids on other hosts. Only once."""
+        assert not self._replaced
+        self._replaced.update(self._brokers)
+        for process in self.brokers():
+            process.kill()
+        for broker_id in range(self.size, 2 * self.size):
+            self.start_broker(broker_id)
+
+    @property
+    def has_been_replaced(self) -> bool:
+        """Whether the first brokers are gone for good."""
+        return bool(self._replaced)
 
     def start_broker(self, broker_id: int, host: str | None = None) -> SimulatedProcess:
         """One more process with this broker id; usually there is none alive."""
@@ -83,12 +106,17 @@ class SimulatedCluster:
         return [process for one in ids for process in self._brokers.get(one, []) if process.alive]
 
     def broker_ids(self) -> list[int]:
-        """The ids that were ever started."""
-        return list(self._brokers)
+        """The ids that were started and not replaced."""
+        return [one for one in self._brokers if one not in self._replaced]
 
     def hosts(self) -> list[str]:
-        """The hosts on which clients may find brokers."""
-        return [host for one in self._brokers for host in (broker_host(one), spare_host(one))]
+        """The hosts on which clients may find brokers, now or later."""
+        ids = self._brokers if self.size == 1 else range(2 * self.size)
+        return [host for one in ids for host in (broker_host(one), spare_host(one))]
+
+    def is_broker(self, host: str) -> bool:
+        """Whether brokers run on a host, and not clients."""
+        return host in self.hosts()
 
     def _broker_died(self, broker_id: int, process: SimulatedProcess) -> None:
         assert process.exit is not None
@@ -98,6 +126,8 @@ class SimulatedCluster:
             self.loop.call_system(delay, self._restart, broker_id, process.host)
 
     def _restart(self, broker_id: int, host: str) -> None:
+        if broker_id in self._replaced:
+            return
         if self.supervising and not any(one for one in self.brokers(broker_id) if not one.paused):
             taken = any(one.host == host for one in self.brokers(broker_id))
             self.start_broker(broker_id, spare_host(broker_id) if taken else host)

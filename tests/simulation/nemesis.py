@@ -70,9 +70,82 @@ PROFILES: Mapping[str, Profile] = {
 }
 
 
-def profile_of(seed: int) -> str:
+CLUSTER_PROFILES: Mapping[str, Profile] = {
+    "cluster": Profile(
+        {
+            "kill": 4,
+            "kill during put": 4,
+            "kill two": 2,
+            "kill all": 2,
+            "replace all": 1,
+            "stop": 3,
+            "pause": 3,
+            "take over": 1,
+            "usurp": 1,
+            "misjudge": 1,
+            "second process": 1,
+            "isolation": 2,
+            "lonely": 3,
+            "store burst": 2,
+            "store faults": 4,
+            "puts refused": 2,
+            "resets": 2,
+            "silence": 2,
+            "partition": 2,
+            "brokers apart": 3,
+            "clients apart": 2,
+        }
+    ),
+    "deaths": Profile(
+        {
+            "kill": 4,
+            "kill during put": 4,
+            "kill twice": 2,
+            "kill two": 3,
+            "kill all": 2,
+            "replace all": 2,
+            "stop": 5,
+            "store faults": 3,
+        }
+    ),
+    "ghosts": Profile(
+        {
+            "take over": 2,
+            "usurp": 2,
+            "misjudge": 2,
+            "pause": 3,
+            "lonely": 4,
+        },
+        overlapping=False,
+    ),
+    "islands": Profile(
+        {
+            "lonely": 4,
+            "store burst": 2,
+            "store faults": 4,
+            "puts refused": 3,
+            "pause": 2,
+            "resets": 2,
+            "silence": 2,
+            "partition": 2,
+            "brokers apart": 5,
+            "clients apart": 2,
+            "kill during put": 1,
+        }
+    ),
+}
+"""Of runs with several brokers; as many as there are of runs with one."""
+
+
+def profiles_of(brokers: int) -> Mapping[str, Profile]:
+    """The profiles for a number of brokers."""
+    return PROFILES if brokers == 1 else CLUSTER_PROFILES
+
+
+def profile_of(seed: int, brokers: int = 1) -> str:
     """Seeds take the profiles in turn, so that a few of them meet all."""
-    return list(PROFILES)[seed % len(PROFILES)]
+    profiles = profiles_of(brokers)
+    return list(profiles)[seed % len(profiles)]
 
 
 class Nemesis:
@@ -82,7 +155,7 @@ class Nemesis:
         self._cluster = cluster
         self._loop = cluster.loop
         self._random = random.Random(f"nemesis {seed}")
-        self._profile = PROFILES[profile_of(seed)]
+        self._profile = profiles_of(cluster.size)[profile_of(seed, cluster.size)]
         self.counts: Counter[str] = Counter()
         self._usual = replace(cluster.store.settings)
         self._background: dict[asyncio.Task[None], None] = {}
@@ -90,6 +163,9 @@ class Nemesis:
             "kill": self._kill,
             "kill during put": self._kill_during_put,
             "kill twice": self._kill_twice,
+            "kill two": self._kill_two,
+            "kill all": self._kill_all,
+            "replace all": self._replace_all,
             "stop": self._stop,
             "pause": self._pause,
             "take over": self._take_over,
@@ -97,11 +173,15 @@ class Nemesis:
             "misjudge": self._misjudge,
             "second process": self._second_process,
             "isolation": self._isolate,
+            "lonely": self._lonely,
             "store burst": self._store_burst,
             "store faults": self._store_faults,
+            "puts refused": self._refuse_puts,
             "resets": self._resets,
             "silence": self._silence,
             "partition": self._partition,
+            "brokers apart": self._part_brokers,
+            "clients apart": self._part_clients,
         }
 
     async def run(self, seconds: float, pause_seconds_mean: float) -> None:
@@ -174,6 +254,27 @@ class Nemesis:
             if successor is not None:
                 successor.kill_after_steps(self._steps())
                 return
+
+    async def _kill_two(self) -> None:
+        """Kill two at once, or one soon after the other."""
+        for _ in range(2):
+            victim = self._victim()
+            if victim is not None:
+                victim.kill()
+            if self._random.random() < 0.5:
+                await asyncio.sleep(self._random.uniform(0.0, 2.0))
+
+    async def _kill_all(self) -> None:
+        """Kill all at once, paused ones as well."""
+        for process in self._cluster.brokers():
+            process.kill()
+
+    async def _replace_all(self) -> None:
+        """Kill all at once. Others with new ids serve the bucket from then on."""
+        if self._cluster.has_been_replaced:
+            await self._kill_all()
+        else:
+            self._cluster.replace_brokers()
 
     async def _stop(self) -> None:
         """Ask it to end; perhaps it dies on the way."""
@@ -256,6 +357,14 @@ class Nemesis:
         await asyncio.sleep(self._random.uniform(0.0, 3.0))
         self._start_rival(victim)
 
+    async def _lonely(self) -> None:
+        """Cut it off from the store, or a part of it, while no other process has its id."""
+        victim = self._victim()
+        if victim is not None:
+            seconds = 10 ** self._random.uniform(-0.5, 1.5)
+            self._cluster.store.isolate(victim, seconds, self._random.choice(_PREFIXES))
+            await asyncio.sleep(seconds)
+
     async def _store_burst(self) -> None:
         seconds = 10 ** self._random.uniform(-1.0, 0.9)
         self._cluster.store.fail_for(seconds, self._random.uniform(0.3, 1.0))
@@ -273,6 +382,10 @@ class Nemesis:
         finally:
             setattr(settings, name, getattr(self._usual, name))
 
+    async def _refuse_puts(self) -> None:
+        """Reads go on; nothing can be written. (A bucket above its quota.)"""
+        self._cluster.store.refuse_puts_for(10 ** self._random.uniform(-0.5, 1.3))
+
     async def _resets(self) -> None:
         victim = self._victim()
         if victim is not None:
@@ -284,12 +397,22 @@ class Nemesis:
             self._cluster.network.sever_connections(victim.host, self._random.uniform(0.3, 1.0))
 
     async def _partition(self) -> None:
+        await self._part(lambda _: self._random.random() < 0.6)
+
+    async def _part_brokers(self) -> None:
+        """Carry nothing between it and some other brokers; clients and the store reach all."""
+        await self._part(lambda host: self._cluster.is_broker(host) and self._random.random() < 0.8)
+
+    async def _part_clients(self) -> None:
+        """Carry nothing between it and any client; brokers and the store reach it."""
+        await self._part(lambda host: not self._cluster.is_broker(host))
+
+    async def _part(self, is_parted: Callable[[str], bool]) -> None:
         victim = self._victim()
         if victim is None:
             return
-        peers = self._cluster.network.peers(victim.host)
-        for peer in peers:
-            if self._random.random() < 0.6:
+        for peer in self._cluster.network.peers(victim.host):
+            if is_parted(peer):
                 self._cluster.network.partition(victim.host, peer)
         await asyncio.sleep(self._random.uniform(0.5, 12.0))
         self._cluster.network.heal()

@@ -37,6 +37,7 @@ from tests.simulation.workloads import (
     workload_of,
 )
 from tidelog.bucket.views.bucket import Bucket
+from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.pool import Client
 
 FINAL_READER = "reader"
@@ -68,6 +69,8 @@ class System:
     some, and what is superfluous is deleted."""
     patches: Callable[[], list[Patch]] = list
     """What is replaced while it runs."""
+    brokers: int = 1
+    """The number of broker ids that run at a time."""
     exclusive: bool = True
     """Only one process may serve as a broker id; another one ends itself."""
 
@@ -77,6 +80,7 @@ class Result:
     """What a run showed."""
 
     seed: int
+    brokers: int
     workload: str
     digest: str
     steps: int
@@ -96,7 +100,7 @@ class Result:
         """The run in one line."""
         counts = self.counts
         return (
-            f"seed {self.seed:<6} {profile_of(self.seed):<7} {self.workload:<12}"
+            f"seed {self.seed:<6} {profile_of(self.seed, self.brokers):<7} {self.workload:<12}"
             f" {'ok  ' if self.valid else 'FAIL'} {self.digest[:12]}"
             f" steps={self.steps} acked={counts['values acknowledged']}"
             f" read={counts['values read']} unknown={counts['send unknown']}"
@@ -105,6 +109,7 @@ class Result:
             f" aborted={counts['transaction fail']} undecided={counts['transaction unknown']}"
             f" kills={counts['exit killed']}"
             f" fenced={counts['exit Fenced']} starts={counts['broker starts']}"
+            f" moved={counts['partitions moved']}"
             f" views={counts['view ok']} deleted={counts['store deleted']}"
             f" store-faults={counts['store faults']} resets={counts['connections broken']}"
         )
@@ -141,6 +146,7 @@ def run(
         history.violations[:0] = list(dict.fromkeys(causes))
         return Result(
             seed,
+            system.brokers,
             workload,
             trace.digest(),
             loop.steps,
@@ -169,13 +175,14 @@ class _Simulation:
         self.store = SimulatedStore(loop, seed, _store_settings(self.random))
         self.network = SimulatedNetwork(loop, seed, _network_settings(self.random))
         self.cluster = SimulatedCluster(
-            loop, seed, self.network, self.store, system.broker, system.client
+            loop, seed, self.network, self.store, system.broker, system.client, system.brokers
         )
         self.nemesis = Nemesis(self.cluster, seed)
         settings = WORKLOADS[workload]
         self.settings = replace(
             settings if system.kafka is not None else without_groups(settings),
             pause_seconds_mean=self.random.choice((0.1, 0.2, 0.4)),
+            reuses_names=system.brokers == 1,
             transaction_versions=self.random.choice(((1,), (2,), (1, 2))),
             transform_protocol=self.random.choice(_GROUP_PROTOCOLS),
         )
@@ -188,7 +195,7 @@ class _Simulation:
 
     async def main(self, seconds: float) -> None:
         """The whole run."""
-        self.cluster.start_broker(0)
+        self.cluster.start()
         await self._in_client("admin", self._create_topics)
         clients = self._start(producers(self.settings))
         readers = self._start(members(self.settings))
@@ -211,11 +218,24 @@ class _Simulation:
             await self._in_client("audit of the bucket", audit_bucket)
 
     async def _create_topics(self, actor: Actor) -> None:
+        if self.system.brokers > 1:
+            await self._gather(actor)
         partitions = Counter(key.topic for key in self.settings.all_keys)
         for topic, count in partitions.items():
             await actor.persist(
                 lambda topic=topic, count=count: self._create_topic(actor, topic, count)  # type: ignore[misc]
             )
+
+    async def _gather(self, actor: Actor) -> None:
+        """Wait until all brokers have registered, so that each gets partitions."""
+        async with actor.kafka() as client:
+            while True:
+                try:
+                    if len((await client.metadata(())).brokers) >= self.system.brokers:
+                        return
+                except (RequestFailed, RequestRefused):
+                    pass
+                await actor.backoff(1)
 
     async def _create_topic(self, actor: Actor, topic: str, partitions: int) -> None:
         policy = self.settings.policies.get(topic)

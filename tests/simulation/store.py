@@ -115,6 +115,7 @@ class SimulatedStore:
         self._unavailable_share = 0.0
         self._unavailable_to_writes = False
         self._isolated: dict[SimulatedProcess, tuple[float, str]] = {}
+        self._puts_refused_until = 0.0
 
     def of(self, process: SimulatedProcess) -> ProcessStore:
         """The store as this process sees it: the ObjectStore that its code takes."""
@@ -132,6 +133,12 @@ class SimulatedStore:
         what = "writes" if writes_only else "requests"
         self._note(f"refuses {share:.2f} of the {what} for {seconds:.3f} s")
 
+    def refuse_puts_for(self, seconds: float) -> None:
+        """Serve reads and refuse all puts for a while."""
+        self._puts_refused_until = self.loop.time() + seconds
+        self.counts["refusals of puts"] += 1
+        self._note(f"refuses all puts for {seconds:.3f} s")
+
     def isolate(self, process: SimulatedProcess, seconds: float, prefix: str = "") -> None:
         """Let no request of this process for keys with a prefix through for a while."""
         self._isolated[process] = (self.loop.time() + seconds, prefix)
@@ -142,6 +149,7 @@ class SimulatedStore:
         """Serve every request from now on. What is delayed already still arrives."""
         self._unavailable_until = 0.0
         self._isolated.clear()
+        self._puts_refused_until = 0.0
         for name in ("refused", "reply_lost", "request_lost", "delayed", "repeated", "slow"):
             setattr(self.settings, f"{name}_probability", 0.0)
         self._note("healed")
@@ -167,7 +175,7 @@ class SimulatedStore:
             return future
         self.counts[kind] += 1
         writes = kind in ("put", "delete")
-        fault = self._fault(process, key, writes, conditional)
+        fault = self._fault(process, kind, key, conditional)
         call = _Call(kind, key, action, conditional, fault, future)
         self._under_way[process][call] = None
         future.add_done_callback(
@@ -243,8 +251,9 @@ class SimulatedStore:
                 self._later(late, self._apply, call, 0.0)
                 self.counts["applied after death"] += 1
 
-    def _fault(self, process: SimulatedProcess, key: str, writes: bool, conditional: bool) -> Fault:
+    def _fault(self, process: SimulatedProcess, kind: Kind, key: str, conditional: bool) -> Fault:
         settings = self.settings
+        writes = kind in ("put", "delete")
         chance = self._random.random()
         until, prefix = self._isolated.get(process, (0.0, ""))
         if self.loop.time() < until and key.startswith(prefix):
@@ -253,6 +262,8 @@ class SimulatedStore:
             writes or not self._unavailable_to_writes
         )
         if unavailable and chance < self._unavailable_share:
+            return "refused"
+        if kind == "put" and self.loop.time() < self._puts_refused_until:
             return "refused"
         faults: list[tuple[float, Fault]] = [(settings.refused_probability, "refused")]
         if writes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from itertools import count, islice
 from pathlib import Path
 
@@ -149,10 +149,10 @@ def caught_by(
         return next((seed for seed in seeds if not simulated(seed, workload).valid), None)
 
 
-def variants(names: Iterable[str]) -> list[object]:
+def variants(names: Iterable[str], quick: Container[str] = _QUICK) -> list[object]:
     """Parameters of a test; most of them are slow."""
     slow = (pytest.mark.slow, pytest.mark.timeout(_SEARCH_SECONDS_MAX))
-    return [pytest.param(name, marks=() if name in _QUICK else slow) for name in names]
+    return [pytest.param(name, marks=() if name in quick else slow) for name in names]
 
 
 @pytest.mark.parametrize("variant", variants(LOG_VARIANTS))

@@ -12,6 +12,7 @@ from tests.simulation.fence_watch import watch_fence
 from tests.simulation.independent import compare
 from tests.simulation.kafka_client import SETTINGS, KafkaLogClient
 from tests.simulation.log_client import LogClient
+from tests.simulation.moves import PAUSES_SECONDS_MEAN, give_now_and_then
 from tests.simulation.offload import SimulatedOffload
 from tests.simulation.patches import Patch
 from tests.simulation.reopenings import reopen_now_and_then
@@ -46,7 +47,7 @@ _UNDECIDED_MS = GRACE_MS // 2 - 2000
 """Below half of the grace, as what bounds an append must be (rule A2)."""
 
 
-def tidelog_system(seed: int, *, segments: bool = False) -> System:
+def tidelog_system(seed: int, *, segments: bool = False, brokers: int = 1) -> System:
     """A cluster whose settings differ a little from seed to seed. With `segments`, what is decided
     goes from the WAL into tables all the time; there it is merged and compacted, topics lose what
     is old, and what nobody needs is deleted soon."""
@@ -54,6 +55,9 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
     reopens = None
     if random.Random(f"reopens {seed}").random() < _REOPENS_PROBABILITY:
         reopens = f"{seed}"
+    moves = None
+    if brokers > 1:
+        moves = random.Random(f"moves {seed}").choice(PAUSES_SECONDS_MEAN)
 
     def client(environment: Environment) -> LogClient:
         hosts = environment.cluster.hosts
@@ -76,18 +80,21 @@ def tidelog_system(seed: int, *, segments: bool = False) -> System:
         return Bucket.unread(store, process.clock, process.entropy, InlineOffload(), cluster)
 
     return System(
-        serving(settings, reopens),
+        serving(settings, reopens, moves),
         client,
         kafka,
         bucket,
         segments=segments,
+        brokers=brokers,
         patches=lambda: _patches(random.Random(f"patches {seed}")) if segments else [],
     )
 
 
-def serving(settings: BrokerSettings, reopens: str | None = None) -> BrokerProgram:
+def serving(
+    settings: BrokerSettings, reopens: str | None = None, moves: float | None = None
+) -> BrokerProgram:
     """A broker's process. `reopens`: the seed by which partitions leave and come back, if they
-    do."""
+    do. `moves`: the seconds between moves to other brokers, if there are any."""
 
     async def serve(environment: Environment) -> None:
         process, cluster = environment.process, environment.cluster
@@ -111,6 +118,10 @@ def serving(settings: BrokerSettings, reopens: str | None = None) -> BrokerProgr
         if reopens is not None:
             chance = random.Random(f"reopenings {environment.process.name} {reopens}")
             beside.append(asyncio.create_task(reopen_now_and_then(incarnation, chance)))
+        if moves is not None:
+            chance = random.Random(f"moves {environment.process.name}")
+            giving = give_now_and_then(incarnation, environment, chance, moves)
+            beside.append(asyncio.create_task(giving))
         try:
             await incarnation.run()
         finally:

@@ -20,14 +20,19 @@ class TopicChurn:
         actor = self._actor
         while not actor.stopping.is_set():
             self._generation += 1
-            await actor.persist(lambda: actor.client.create_topic(actor.name, 1, {}))
+            await actor.persist(lambda: actor.client.create_topic(self._topic, 1, {}))
             for number in range(actor.random.randint(0, 3)):
                 await self._send(number)
                 await actor.pause(actor.settings.pause_seconds_mean)
             await self._read()
-            await actor.persist(lambda: actor.client.delete_topic(actor.name))
+            await actor.persist(lambda: actor.client.delete_topic(self._topic))
             actor.history.deleted.add(self._key)
             await actor.pause(4 * actor.settings.pause_seconds_mean)
+
+    @property
+    def _topic(self) -> str:
+        name = self._actor.name
+        return name if self._actor.settings.reuses_names else f"{name}-{self._generation}"
 
     @property
     def _key(self) -> Key:
@@ -39,7 +44,7 @@ class TopicChurn:
         value = f"{actor.name}/{self._generation}/{number}"
         operation = actor.history.invoke(actor.name, "send", [Send(self._key, value)])
         try:
-            batch = OutgoingBatch(Key(actor.name, 0), (value,))
+            batch = OutgoingBatch(Key(self._topic, 0), (value,))
             operation.sends[0].offset = await actor.client.produce(batch)
         except (RequestRefused, NoAnswer) as error:
             actor.history.unknown(operation, error_text(error))
@@ -47,7 +52,7 @@ class TopicChurn:
             actor.history.ok(operation)
 
     async def _read(self) -> None:
-        actor, key = self._actor, Key(self._actor.name, 0)
+        actor, key = self._actor, Key(self._topic, 0)
         actor.history.assign(actor.name)
         position = end = 0
         while position == 0 or position < end:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tests.simulation.cluster_variants import CLUSTER_VARIANTS
 from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.patches import Breakage, Patch, patched
 from tests.simulation.segment_variants import SEGMENT_VARIANTS
@@ -232,7 +233,9 @@ LOG_VARIANTS: dict[str, Breakage] = {
     "fence-unread": _fence_unread,
     "place-for-partition": _place_for_partition,
 }
-VARIANTS = LOG_VARIANTS | GROUP_VARIANTS | TRANSACTION_VARIANTS | SEGMENT_VARIANTS
+VARIANTS = (
+    LOG_VARIANTS | GROUP_VARIANTS | TRANSACTION_VARIANTS | SEGMENT_VARIANTS | CLUSTER_VARIANTS
+)
 
 
 @contextmanager

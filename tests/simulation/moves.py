@@ -1,0 +1,48 @@
+"""Partitions that a broker gives to others, some at a time, while everything else goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from tests.simulation.cluster import Environment
+from tidelog.broker.broker import Broker
+from tidelog.errors import Fenced
+from tidelog.storage.object_store import StoreError
+from tidelog.wal.write.slot_upload import WalLost
+
+PAUSES_SECONDS_MEAN = (0.7, 2.5, 8.0)
+"""Between two moves of one broker; one of them counts in a run."""
+_PARTITIONS_MAX = 4
+
+
+async def give_now_and_then(
+    broker: Broker, environment: Environment, chance: random.Random, pause_seconds_mean: float
+) -> None:
+    """While the broker serves."""
+    await broker.ready.wait()
+    while broker.running is not None:
+        await asyncio.sleep(chance.expovariate(1 / pause_seconds_mean))
+        try:
+            await _give(broker, environment, chance)
+        except StoreError:
+            environment.cluster.counts["moves failed"] += 1
+        except (Fenced, WalLost):
+            return
+
+
+async def _give(broker: Broker, environment: Environment, chance: random.Random) -> None:
+    """Some partitions, internal ones as well, each to a live broker."""
+    running = broker.running
+    if running is None:
+        return
+    mine = running.membership.incarnation.epoch
+    others = [info.epoch for info in running.membership.state().live_brokers()]
+    others = [epoch for epoch in others if epoch != mine]
+    places = [each.log.partition for each in running.writes.partitions]
+    if not others or not places:
+        return
+    chosen = chance.sample(places, chance.randint(1, min(_PARTITIONS_MAX, len(places))))
+    given = await running.giving.give({place: chance.choice(others) for place in chosen})
+    environment.cluster.counts["moves"] += 1
+    environment.cluster.counts["partitions moved"] += len(given)

@@ -1,0 +1,103 @@
+"""A cluster of production brokers on one bucket, under every fault that the simulation knows."""
+
+from __future__ import annotations
+
+from itertools import count, islice
+
+import pytest
+
+from tests.simulation.cluster_variants import CLUSTER_VARIANTS
+from tests.simulation.nemesis import CLUSTER_PROFILES, PROFILES, profile_of
+from tests.simulation.run import Result, run
+from tests.simulation.test_cluster import variants
+from tests.simulation.tidelog_system import tidelog_system
+from tests.simulation.variants import broken
+from tests.simulation.workloads import WORKLOADS, workload_of
+
+BROKERS = 3
+SEEDS = (1, 4, 7, 10)
+"""Every profile of faults, and every workload."""
+SECONDS = 12.0
+VARIANT_SECONDS = 20.0
+SEGMENT_SECONDS = 35.0
+
+
+def simulate(
+    seed: int, workload: str = "", seconds: float = SECONDS, *, segments: bool = False
+) -> Result:
+    """One seed against the production code."""
+    system = tidelog_system(seed, segments=segments, brokers=BROKERS)
+    return run(seed, seconds, system, workload=workload)
+
+
+def replay(seed: int, seconds: float, segments: str) -> str:
+    return (
+        f"python -m tests.simulation.campaign --brokers {BROKERS} --segments {segments} --seeds 1"
+        f" --first {seed} --duration {seconds:g}"
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_promise_is_kept_by_several_brokers(seed: int) -> None:
+    result = simulate(seed)
+    text = f"{result.line()}\n{result.report}\nreplay: {replay(seed, SECONDS, 'none')}"
+    assert result.valid, text
+    assert result.counts["partitions moved"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", range(1, 13))
+def test_every_promise_is_kept_while_tables_grow(seed: int) -> None:
+    result = simulate(seed, seconds=SEGMENT_SECONDS, segments=True)
+    text = f"{result.line()}\n{result.report}\nreplay: {replay(seed, SEGMENT_SECONDS, 'all')}"
+    assert result.valid, text
+
+
+def test_a_seed_of_a_cluster_replays_to_the_byte() -> None:
+    first, second = (simulate(SEEDS[0], seconds=5.0) for _ in range(2))
+    assert first.line() == second.line()
+
+
+def test_the_seeds_meet_every_workload_under_every_profile() -> None:
+    assert len(CLUSTER_PROFILES) == len(PROFILES)
+    assert {workload_of(seed) for seed in SEEDS} == set(WORKLOADS)
+    assert {profile_of(seed, BROKERS) for seed in SEEDS} == set(CLUSTER_PROFILES)
+
+
+_SHOWN_BY = {"remote-markers-first": 3}
+"""The seed that shows a variant, if not the first one."""
+_SEARCHED_MAX = 40
+_QUICK = {
+    "accept-while-giving",
+    "serve-what-was-given",
+    "remote-markers-assumed",
+}
+_WORKLOADS = {
+    "remote-markers-first": "transactions",
+    "remote-markers-assumed": "transactions",
+    "refused-markers-settle": "transactions",
+    "fence-unread": "log",
+}
+_OF_TABLES = {"old-table-end"}
+
+
+def caught_by(variant: str) -> int | None:
+    """The first seed that notices what is broken."""
+    seeds = islice(count(_SHOWN_BY.get(variant, 1)), _SEARCHED_MAX)
+    workload, segments = _WORKLOADS.get(variant, "log"), variant in _OF_TABLES
+    seconds = SEGMENT_SECONDS if segments else VARIANT_SECONDS
+    with broken(variant):
+        return next(
+            (
+                seed
+                for seed in seeds
+                if not simulate(seed, workload, seconds, segments=segments).valid
+            ),
+            None,
+        )
+
+
+@pytest.mark.parametrize("variant", variants((*CLUSTER_VARIANTS, "fence-unread"), _QUICK))
+def test_a_broken_cluster_is_caught(variant: str) -> None:
+    assert caught_by(variant) is not None
