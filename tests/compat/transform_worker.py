@@ -18,7 +18,7 @@ from typing import NamedTuple, NoReturn
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
 from kafka.structs import OffsetAndMetadata
@@ -26,6 +26,12 @@ from kafka.structs import OffsetAndMetadata
 BATCH_RECORDS_MAX = 5
 ABORTED_EVERY = 3
 SESSION_TIMEOUT_MS = 10_000
+MEMBERSHIP_LOST = (
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+)
 
 
 class Job(NamedTuple):
@@ -129,6 +135,10 @@ def confluent(job: Job) -> NoReturn:
             if not error.args[0].txn_requires_abort():
                 raise
             print(f"aborting: {error}", file=sys.stderr, flush=True)
+            if error.args[0].code() in MEMBERSHIP_LOST:
+                # To seek in a partition that is not assigned any more may wait for ever.
+                _repeat(producer.abort_transaction)
+                raise
         _repeat(producer.abort_transaction)
         say("aborted")
         for place in first_of_each(values):

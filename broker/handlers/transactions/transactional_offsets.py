@@ -49,7 +49,8 @@ _NOT_OF_THE_GROUP = frozenset(
     }
 )
 """Errors that concern the transaction's coordinator. A client would take them for the group
-coordinator's and search for that one. As in Kafka, the answer makes it ask again."""
+coordinator's and search for that one. It is told to ask again, as Kafka does after
+NETWORK_EXCEPTION."""
 
 
 async def txn_offset_commit(

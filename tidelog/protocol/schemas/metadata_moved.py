@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.protocol.fields import int64
+from tidelog.protocol.fields import int16, int64
 from tidelog.protocol.message import Request, Response
 
 
@@ -17,3 +17,5 @@ class MetadataMovedRequest(
 
 class MetadataMovedResponse(Response, api_key=20_003, versions=(0, 0), flexible=0):
     """The receiver has tried to read the log."""
+
+    error_code: int = int16()
