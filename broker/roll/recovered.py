@@ -21,6 +21,7 @@ from tidelog.concurrency import read_all
 from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat, to_keep
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectStore, StoreError
+from tidelog.storage.table.table_state import TableState
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class RecoveredPartitions:
 
     async def _advance_topic(self, partitions: Sequence[Partition]) -> None:
         try:
-            state = await self._tables.open(partitions[0].log.partition.topic_id)
+            state = await self._table(partitions[0].log.partition.topic_id)
         except NoTable:
             return
         except (CorruptObject, UnsupportedFormat) as error:
@@ -82,6 +83,12 @@ class RecoveredPartitions:
                 partition.fault = to_keep(fault)
             else:
                 self._stopped.append((partition, fault))
+
+    async def _table(self, topic_id: TopicId) -> TableState:
+        """The topic's table as it is now: others have led these partitions, and rolled them."""
+        if self._tables.get(topic_id) is None:
+            return await self._tables.open(topic_id)
+        return await self._tables.refresh(topic_id)
 
     async def load_ages(self) -> None:
         """Set the time since which each partition waits: that of its oldest object."""

@@ -34,6 +34,7 @@ from tidelog.broker.roll.source import (
     GATHERED_EXTENTS_MAX,
 )
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig
+from tidelog.broker.tables.table_source import table_up_to
 from tidelog.broker.tables.tables import NoTable, Tables
 from tidelog.clock import Clock
 from tidelog.errors import CorruptObject, MissingObject, TidelogError, UnsupportedFormat
@@ -173,10 +174,13 @@ class Roller:
                     self._agenda.finish(roll.partition)
                     if built and self._clock.monotonic() > built[0].built_at + wait_seconds_max:
                         await self._commit(topic_id, built)
-                    # Another object each time: commits of others may have changed it much.
-                    state = await self._tables.open(topic_id)
                     partition = self._partitions.get(roll.partition)
-                    if partition is not None and self._is_sound(partition, state):
+                    if partition is None:
+                        continue
+                    table_next = partition.log.table_next
+                    # Another object each time: commits of others may have changed it much.
+                    state = await table_up_to(self._tables, roll.partition, table_next)
+                    if self._is_here(partition) and self._is_sound(partition, state):
                         self.metrics.rolls[roll.reason.value] += 1
                         await self._roll(partition, roll, built)
                     if self._is_preempted(priority_of(roll)):

@@ -37,13 +37,24 @@ async def known_table(
 
     Reads the table again if it ends below (rule G1). Raises CorruptObject if it still does.
     """
-    state = await tables.open(partition.topic_id)
-    if state.partition(partition.partition).next_offset < table_next:
-        state = await tables.refresh(partition.topic_id)
+    state = await table_up_to(tables, partition, table_next)
     table = state.partition(partition.partition)
     if table.next_offset < table_next:
         raise lost_versions(state, partition, table_next)
     return table
+
+
+async def table_up_to(
+    tables: TableSource, partition: TopicPartition, table_next: int
+) -> TableState:
+    """A topic's table; read again if it ends below `table_next` of a partition.
+
+    The broker may have read it while another broker led and rolled the partition.
+    """
+    state = await tables.open(partition.topic_id)
+    if state.partition(partition.partition).next_offset < table_next:
+        state = await tables.refresh(partition.topic_id)
+    return state
 
 
 def lost_versions(state: TableState, partition: TopicPartition, table_next: int) -> CorruptObject:

@@ -58,6 +58,9 @@ class SimulatedCluster:
         self.exits: Counter[str] = Counter()
         self.violations: list[str] = []
         self.supervising = True
+        self.healed = False
+        """Brokers give nothing away any more: a group whose coordinator moves each second never
+        gets all its members together."""
         self.taken_for_dead: set[tuple[str, int]] = set()
         """Processes, by host and number, that others believe to be gone."""
         self._program = program

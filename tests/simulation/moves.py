@@ -19,10 +19,12 @@ _PARTITIONS_MAX = 4
 async def give_now_and_then(
     broker: Broker, environment: Environment, chance: random.Random, pause_seconds_mean: float
 ) -> None:
-    """While the broker serves."""
+    """While the broker serves, until everything is healed."""
     await broker.ready.wait()
     while broker.running is not None:
         await asyncio.sleep(chance.expovariate(1 / pause_seconds_mean))
+        if environment.cluster.healed:
+            return
         try:
             await _give(broker, environment, chance)
         except StoreError:

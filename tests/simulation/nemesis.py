@@ -207,6 +207,7 @@ class Nemesis:
             task.cancel()
         if self._background:
             await asyncio.wait(list(self._background))
+        self._cluster.healed = True
         self._cluster.store.heal()
         self._cluster.network.heal()
         for process in self._cluster.brokers():

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+import pytest
+
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
+from tests.unit.broker.rolled import flush, offsets
 from tidelog.broker.handlers.cluster.replicas import alter_partition_reassignments
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
@@ -288,5 +291,30 @@ def test_any_broker_is_asked_to_move_a_partition() -> None:
             code, why = await reassign(first, 0, 7)
             assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
             assert "there is no live broker 7" in str(why)
+
+    run(story)
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["partly rolled", "wholly rolled"])
+def test_a_partition_is_rolled_on_by_a_receiver_that_read_its_table_before(left: bool) -> None:
+    """The receiver has the topic's table as it was before the giver rolled the partition."""
+    here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker(1) as first, here.broker(2) as second:
+            topic_id = await shared_topic(first, first, second)
+            place = TopicPartition(topic_id, 0)
+            await second.broker.topic_tables.tables.open(topic_id)
+            await first.produce(batch(b"a"))
+            await flush(first)
+            if left:
+                await first.produce(batch(b"b"))
+            await first.broker.giving.give({place: epoch_of(second)})
+            await second.broker.membership.metadata.refresh()
+            await until_served(second, topic_id, 0)
+            assert second.broker.writes.partitions.find(place).log.table_next == 1
+            await second.produce(batch(b"c"))
+            await flush(second)
+            assert await offsets(here.store, topic_id) == list(range(3 if left else 2))
 
     run(story)
