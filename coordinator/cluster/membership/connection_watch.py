@@ -1,8 +1,9 @@
 """Keeps a connection to each watched broker, and investigates when one breaks (rule B2).
 
 The connections are idle: each carries one DescribeCluster request, by which the broker names its
-incarnation. A connection that cannot be made is tried again after a pause that doubles. A broken
-one is investigated once; if the broker is not fenced then, its lease decides.
+incarnation. A connection that cannot be made is tried again after a pause that doubles. If the
+address refuses after a connection broke, the watch investigates; not at the break itself, since a
+dying process may close its connections before its listener.
 
 Nothing depends on these connections. Without them the dead are found by their leases.
 """
@@ -45,8 +46,6 @@ from tidelog.storage.object_store import ObjectStore, StoreError
 
 ANSWER_MS_MAX = 1000
 """How long a broker may take to accept a connection, and to answer."""
-REPETITION_SECONDS = 0.5, 2.0
-"""The random pause before an investigation is repeated."""
 PAUSE_SECONDS_FIRST = 0.1
 PAUSE_SECONDS_MAX = 5.0
 """Pauses between attempts to connect double between these two, with jitter."""
@@ -129,10 +128,13 @@ class ConnectionWatch:
         """
         pause_seconds = PAUSE_SECONDS_FIRST
         while info.epoch in self._watched:
-            connection = await self._connect(info)
-            if connection is not None:
+            attempt = await self._connect(info)
+            if attempt.connection is not None:
+                await self._hold(info, attempt.connection)
                 pause_seconds = PAUSE_SECONDS_FIRST
-                await self._hold(info, connection)
+                continue
+            if attempt.is_refused and info.epoch in self._lost:
+                await self._investigate(info)
             await self._clock.sleep(pause_seconds * self._entropy.uniform(0.5, 1))
             pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
         self._lost.discard(info.epoch)
@@ -140,7 +142,7 @@ class ConnectionWatch:
         self._changed.set()
 
     async def _hold(self, info: BrokerInfo, connection: BrokerConnection) -> None:
-        """Wait until the connection breaks, and investigate."""
+        """Wait until the connection breaks, or the incarnation is watched no longer."""
         self._open[info.epoch] = connection
         self._lost.discard(info.epoch)
         try:
@@ -149,26 +151,21 @@ class ConnectionWatch:
         finally:
             del self._open[info.epoch]
             connection.abort("it is watched no longer")
-        if info.epoch in self._watched:
-            self._lost.add(info.epoch)
-            broke_at = self._clock.monotonic()
-            if not await self._investigate(info, broke_at):
-                # Another fence came first: of several deaths at once this is one more.
-                await self._clock.sleep(self._entropy.uniform(*REPETITION_SECONDS))
-                await self._investigate(info, broke_at)
+        self._lost.add(info.epoch)
 
-    async def _connect(self, info: BrokerInfo) -> BrokerConnection | None:
-        """A connection on which this incarnation has named itself; None if it does not."""
+    async def _connect(self, info: BrokerInfo) -> _Attempt:
+        """Connect to an incarnation, which must name itself."""
         try:
             connection = await BrokerConnection.open(
                 self._network, (info.host, info.port), self._settings, self._scratch
             )
-        except TidelogError:
-            return None
+        except TidelogError as error:
+            cause = error.__cause__
+            return _Attempt(isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED)
         if await self._named(connection) == info.epoch:
-            return connection
+            return _Attempt(is_refused=False, connection=connection)
         connection.abort("the address belongs to another broker")
-        return None
+        return _Attempt(is_refused=False)
 
     async def _named(self, connection: BrokerConnection) -> int | None:
         """The incarnation that answers on a connection; None without an answer."""
@@ -179,10 +176,8 @@ class ConnectionWatch:
 
     # --- a broken connection ---
 
-    async def _investigate(self, info: BrokerInfo, broke_at: float) -> bool:
-        """Fence the broker if it is dead. False if it is, but could not be fenced now."""
-        if not await self._is_refused(info):
-            return True
+    async def _investigate(self, info: BrokerInfo) -> None:
+        """Fence the broker if it is dead; its address has just refused."""
         found = _Findings([self._clock.monotonic()])
         about = {"incarnation": str(info.incarnation), "address": f"{info.host}:{info.port}"}
         try:
@@ -198,10 +193,10 @@ class ConnectionWatch:
             logger.warning(
                 "a broker's address refuses; its lease decides", extra={**about, "why": str(error)}
             )
-            return True
+            return
         lost = LostConnection(
             info,
-            broke_at,
+            found.refused_at[0],
             tuple(found.refused_at),
             found.last_entry,
             found.durable_end,
@@ -216,16 +211,16 @@ class ConnectionWatch:
             )
         elif await self._fence(verdict):
             self._verdicts.fenced(self._clock.monotonic())
-        else:
-            return not self._log.state.is_live(info.epoch)
-        return True
 
     async def _try_again(self, info: BrokerInfo, found: _Findings) -> None:
         due = found.refused_at[0] + REFUSALS_SECONDS_APART
         while (seconds := due - self._clock.monotonic()) > 0:
             await self._clock.sleep(seconds)
-        if await self._is_refused(info):
+        attempt = await self._connect(info)
+        if attempt.is_refused:
             found.refused_at.append(self._clock.monotonic())
+        elif attempt.connection is not None:
+            attempt.connection.abort("it was only tried")
 
     async def _read(self, info: BrokerInfo, found: _Findings) -> None:
         present = (await self._log.refresh()).brokers.get(info.epoch)
@@ -241,15 +236,13 @@ class ConnectionWatch:
         others = [each for each in self._open.items() if each[0] != info.epoch]
         await all_results(ask(*each) for each in others)
 
-    async def _is_refused(self, info: BrokerInfo) -> bool:
-        """Whether a machine answers at the registered address and no process listens there."""
-        try:
-            async with asyncio.timeout(ANSWER_MS_MAX / 1000):
-                transport = await self._network.connect(_Knock, info.host, info.port)
-        except OSError as error:
-            return error.errno == errno.ECONNREFUSED
-        transport.abort()
-        return False
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """The outcome of connecting. A machine refuses if no process listens at the address."""
+
+    is_refused: bool
+    connection: BrokerConnection | None = None
 
 
 @dataclass(slots=True)
@@ -260,13 +253,3 @@ class _Findings:
     last_entry: int = -1
     durable_end: Slot = FIRST_SLOT
     answered: set[Epoch] = field(default_factory=set)
-
-
-class _Knock(asyncio.BufferedProtocol):
-    """A connection that is only tried."""
-
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return bytearray(max(1, sizehint))
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Drop what the other side says."""

@@ -32,18 +32,19 @@ REFUSALS_SECONDS_APART = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LostConnection:
-    """The findings since a connection broke on which a broker had named its incarnation."""
+    """The findings after a connection broke on which a broker had named its incarnation."""
 
     to: BrokerInfo
-    broke_at: float
+    began_at: float
+    """The beginning of the investigation, after the break."""
     refused_at: tuple[float, ...]
     """When its registered address was tried and refused."""
     last_entry: int
-    """Its newest entry, by a read of the metadata log that began after the break."""
+    """Its newest entry, by a read of the metadata log that began after `began_at`."""
     durable_end: Slot
     """Its WAL's durable end by its last lease (rule C10)."""
     answered: frozenset[Epoch]
-    """The incarnations that have answered a request since."""
+    """The incarnations that have answered a request since then."""
 
 
 class ConnectionVerdicts:
@@ -70,7 +71,7 @@ class ConnectionVerdicts:
             lost.to.epoch in live
             and _refuses(lost)
             and renewal is not None
-            and renewal.started_at >= lost.broke_at
+            and renewal.started_at >= lost.began_at
             and (not others or not others.isdisjoint(lost.answered))
             and now - self._fenced_at >= lost.to.session_timeout_ms / 1000
         )
@@ -83,6 +84,6 @@ def _refuses(lost: LostConnection) -> bool:
     times = lost.refused_at
     return (
         len(times) >= REFUSALS
-        and times[0] >= lost.broke_at
+        and times[0] >= lost.began_at
         and times[-1] - times[0] >= REFUSALS_SECONDS_APART
     )

@@ -29,8 +29,9 @@ class TakeoverTurns:
         self._turns: dict[Epoch, float] = {}
 
     def fenced(self, epoch: Epoch, now: float) -> None:
-        """This broker has fenced an incarnation."""
-        self._turns[epoch] = now
+        """This broker has fenced an incarnation. The take-over may have begun already."""
+        if self._turns.get(epoch) != math.inf:
+            self._turns[epoch] = now
 
     def failed(self, epoch: Epoch, now: float, uniform: Uniform) -> None:
         """An attempt failed: the next one follows after a random pause."""

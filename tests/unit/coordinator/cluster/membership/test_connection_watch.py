@@ -17,8 +17,7 @@ from tests.unit.coordinator.cluster.members import (
     retirements,
     until,
 )
-from tests.unit.coordinator.cluster.world import World, simulate, within
-from tidelog.coordinator.cluster.records.records import LeaseResumed
+from tests.unit.coordinator.cluster.world import World, simulate
 from tidelog.protocol.schemas.metadata import DescribeClusterRequest, DescribeClusterResponse
 
 SOON = 1.0
@@ -48,6 +47,21 @@ def test_a_killed_broker_is_fenced_and_taken_over_within_a_second(count: int, se
         assert all(each.ended == [] for each in brokers if each is not dead)
 
     simulate(story, seed, slow_probability=0.0)
+
+
+def test_a_dying_process_may_close_its_connections_before_its_listener() -> None:
+    """So the first attempts to connect are not refused."""
+
+    async def story(world: World) -> None:
+        brokers = await connected(world, 3)
+        dead = brokers[1]
+        for each in dead.served.connections:
+            each.transport.abort()
+        await asyncio.sleep(0.005)
+        dead.kill()
+        await until(lambda: retirements(world) == [dead.epoch], SOON)
+
+    simulate(story, slow_probability=0.0)
 
 
 def test_a_broker_connects_to_the_three_that_it_watches_once() -> None:
@@ -121,28 +135,6 @@ def test_a_newcomer_at_the_address_of_another_broker_is_not_taken_for_it() -> No
         second.kill()
         await asyncio.sleep(SESSION - HEARTBEAT)
         assert fences(world) == []
-
-    simulate(story)
-
-
-def test_a_broker_that_listens_no_more_but_lives_is_protected_by_its_entries() -> None:
-    """Its listener closes and its connections break, while it writes to the metadata log."""
-
-    async def story(world: World) -> None:
-        brokers = await connected(world, 3)
-        living = brokers[1]
-
-        record = LeaseResumed(living.epoch)
-
-        async def write() -> None:
-            while True:
-                await living.broker.log.append(living.epoch, lambda _: (record,))
-
-        writing = within(living.broker.process, write())
-        await within(living.broker.process, living.served.stop())
-        await asyncio.sleep(5)
-        assert fences(world) == []
-        writing.cancel()
 
     simulate(story)
 

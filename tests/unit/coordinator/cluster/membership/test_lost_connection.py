@@ -20,7 +20,7 @@ THREE = cluster(1, 2, 3)
 RENEWED = Renewal(started_at=100.05, answered_at=100.1)
 LOST = LostConnection(
     to=THREE.brokers[Epoch(2)],
-    broke_at=100.0,
+    began_at=100.0,
     refused_at=(100.01, 100.12),
     last_entry=2,
     durable_end=Slot(7),
@@ -43,7 +43,7 @@ def test_a_broker_that_broke_off_and_refuses_is_fenced_at_once() -> None:
     [
         pytest.param(replace(LOST, refused_at=(100.01,)), id="one refusal"),
         pytest.param(replace(LOST, refused_at=(100.01, 100.1)), id="refusals too close together"),
-        pytest.param(replace(LOST, refused_at=(99.9, 100.1)), id="a refusal before the break"),
+        pytest.param(replace(LOST, refused_at=(99.9, 100.1)), id="an earlier refusal"),
         pytest.param(replace(LOST, answered=frozenset()), id="no other answers"),
         pytest.param(replace(LOST, answered=frozenset([Epoch(2)])), id="only itself answered"),
     ],
@@ -53,8 +53,8 @@ def test_a_missing_condition_leaves_it_to_the_lease(lost: LostConnection) -> Non
 
 
 @pytest.mark.parametrize("renewal", [None, Renewal(99.99, 100.1)])
-def test_without_a_lease_put_since_the_break_the_lease_decides(renewal: Renewal | None) -> None:
-    """The own PUT began before the break: this broker may have lost the store since."""
+def test_without_a_lease_put_since_then_the_lease_decides(renewal: Renewal | None) -> None:
+    """The own PUT began before: this broker may have lost the store since."""
     assert verdicts().verdict(THREE, LOST, renewal, 100.2) is None
 
 
