@@ -52,6 +52,7 @@ async def shut_down(running: RunningBroker) -> None:
     await fence_self(
         membership.metadata, writes.tenure_reports, membership.incarnation, durable_end
     )
+    await running.server.release()
     for task in running.tasks.background:
         task.cancel()
 

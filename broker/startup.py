@@ -306,6 +306,7 @@ def _watcher(opened: OpenedCluster, membership: Membership) -> Watcher:
         environment.store,
         environment.clock,
         environment.entropy,
+        environment.network,
         membership.lease,
         membership.incarnation,
         opened.settings.now().integer("wal.uploads.in.flight.max"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tests.simulation.loop import SimulatedLoop
+from tests.simulation.network import SimulatedNetwork
 from tests.simulation.process import SimulatedProcess
 from tests.simulation.store import SimulatedStore, StoreSettings, finish
 from tidelog.coordinator.cluster.log.leases import NO_PROGRESS
@@ -43,6 +44,7 @@ class World:
     def __init__(self, loop: SimulatedLoop, seed: int, settings: StoreSettings) -> None:
         self.loop = loop
         self.store = SimulatedStore(loop, seed, settings)
+        self.network = SimulatedNetwork(loop, seed)
         self.processes: list[SimulatedProcess] = []
 
     def process(
