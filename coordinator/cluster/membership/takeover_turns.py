@@ -40,9 +40,10 @@ class TakeoverTurns:
     def begin(self, state: ClusterState, now: float, uniform: Uniform) -> tuple[Incarnation, ...]:
         """The fenced incarnations whose take-over this broker begins now.
 
-        Each comes once, and again only after `failed`.
+        Each comes once, and again only after `failed`. A broker that has fenced itself leaves its
+        own to the others.
         """
-        waiting = state.fenced_not_retired()
+        waiting = [info for info in state.fenced_not_retired() if info.incarnation != self._me]
         for info in waiting:
             if info.epoch not in self._turns:
                 nearer = nearer_brokers(self._me, info, state)
