@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.broker.one_broker import OneBroker
+from tests.unit.broker.one_broker import OneBroker, until
 from tidelog.broker.partitions.partitions import Partition
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
@@ -34,6 +34,5 @@ async def taken_back(one: OneBroker, store: ObjectStore, place: TopicPartition) 
         await broker.membership.metadata.append(author, lambda _, moved=moved: (moved,))  # type: ignore[misc]
         assert broker.writes.partitions.get(place) is None
     await broker.membership.metadata.append(mine, lambda _: (BrokerFenced(other),))
-    partitions = broker.writes.partitions
-    partitions.adopt(partitions.prepare({place: image}, {}))
+    await until(lambda: broker.writes.partitions.get(place) is not None)
     return broker.writes.partitions.find(place)
