@@ -310,6 +310,7 @@ def _watcher(opened: OpenedCluster, membership: Membership) -> Watcher:
         membership.lease,
         membership.incarnation,
         opened.settings.now().integer("wal.uploads.in.flight.max"),
+        membership.progress.uploads,
     )
 
 
@@ -345,7 +346,7 @@ def _write_path(
         opened.limits,
         opened.metrics.registry,
     )
-    membership.progress.follow(writes.progress)
+    membership.progress.follow(writes.progress, writes.uploads)
     return writes
 
 
