@@ -319,6 +319,7 @@ def _ownership(
         membership.lease,
         membership.incarnation,
         opened.settings.now().integer("wal.uploads.in.flight.max"),
+        membership.progress.uploads,
     )
     giving = PartitionGiving(metadata, writes, coordination.coordinators.keep_in_step)
     balancer = Balancer(metadata, me, giving, environment.clock, opened.settings.now)
@@ -358,7 +359,7 @@ def _write_path(
         opened.limits,
         opened.metrics.registry,
     )
-    membership.progress.follow(writes.progress)
+    membership.progress.follow(writes.progress, writes.uploads)
     return writes
 
 

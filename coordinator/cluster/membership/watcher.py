@@ -29,6 +29,11 @@ from tidelog.coordinator.cluster.membership.assignment import NO_SIZES, spread
 from tidelog.coordinator.cluster.membership.connection_watch import ConnectionWatch
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.lease_watch import LeaseWatch, Look, Verdict
+from tidelog.coordinator.cluster.membership.service_watch import (
+    CannotServe,
+    ServiceWatch,
+    Uploads,
+)
 from tidelog.coordinator.cluster.membership.takeover import take_over
 from tidelog.coordinator.cluster.membership.takeover_turns import TakeoverTurns
 from tidelog.coordinator.cluster.records.records import BrokerFenced, Record
@@ -61,12 +66,13 @@ class Watcher:
         lease: LeaseKeeper,
         me: Incarnation,
         in_flight_max: int,
+        uploads: Callable[[], Uploads],
         sizes: Callable[[], Mapping[TopicPartition, int]] = lambda: NO_SIZES,
     ) -> None:
         """`log` must be followed by another task: looks read no metadata.
 
-        `lease`: the own lease. `in_flight_max`: see `take_over`. `sizes`: the known bytes of
-        partitions, for their division.
+        `lease`: the own lease. `in_flight_max`: see `take_over`. `uploads`: those of the own WAL.
+        `sizes`: the known bytes of partitions, for their division.
         """
         self._log = log
         self._store = store
@@ -75,11 +81,15 @@ class Watcher:
         self._lease = lease
         self._me = me
         self._in_flight_max = in_flight_max
+        self._uploads = uploads
         self._sizes = sizes
         self._heartbeat_seconds = log.settings.heartbeat_interval_ms / 1000
         self._leases = LeaseWatch(me, self._heartbeat_seconds)
         self._connections = ConnectionWatch(
             network, store, clock, entropy, log, lease, me, self._fence_by_connection
+        )
+        self._service = ServiceWatch(
+            log.settings.session_timeout_ms / 1000, self._heartbeat_seconds
         )
         self._turns = TakeoverTurns(me, self._heartbeat_seconds)
         self._turn_may_be = asyncio.Event()
@@ -87,8 +97,8 @@ class Watcher:
     async def run(self) -> NoReturn:
         """Watch and take over, for ever.
 
-        Errors of the store, refusals and newer formats are logged; other errors are raised, Fenced
-        among them.
+        Errors of the store, refusals and newer formats are logged. Raises other errors, Fenced
+        among them, and CannotServe.
         """
         unsubscribe = self._log.subscribe(self._follow)
         try:
@@ -102,12 +112,21 @@ class Watcher:
     async def _watch(self) -> None:
         while True:
             look = await self._look()
+            self._end_if_useless(look)
             verdict = self._leases.saw(
                 self._log.state, look, self._lease.renewal, self._entropy.uniform
             )
             if verdict is not None:
                 await self._fence(verdict, "its lease was not renewed")
             await self._until(self._leases.next_look_at(look))
+
+    def _end_if_useless(self, look: Look) -> None:
+        if self._service.cannot_serve(look, self._uploads(), self._lease.renewal):
+            raise CannotServe(
+                f"incarnation {self._me} ends itself: for a session timeout none of its uploads to"
+                " the WAL has succeeded, although its lease is renewed and the WALs of other"
+                " brokers grow. Others take its partitions over; all acknowledged records are safe"
+            )
 
     async def _look(self) -> Look:
         asked_at = self._clock.monotonic()

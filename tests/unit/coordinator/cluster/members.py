@@ -5,14 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from tests.unit.client.scripted_broker import ScriptedBroker
 from tests.unit.coordinator.cluster.world import Broker, World, within
+from tidelog.coordinator.cluster.log.leases import WalProgress
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
+from tidelog.coordinator.cluster.membership.service_watch import Uploads
 from tidelog.coordinator.cluster.membership.watcher import Watcher
 from tidelog.coordinator.cluster.records.records import BrokerFenced, IncarnationRetired
-from tidelog.identifiers import Epoch
+from tidelog.identifiers import Epoch, LeaderEpoch, TopicPartition
+from tidelog.offload import InlineOffload
 from tidelog.protocol.schemas.metadata import DescribeClusterRequest, DescribeClusterResponse
+from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.settings import WalSettings
+from tidelog.wal.write.slot_entries import OpeningEntry
+from tidelog.wal.write.writer import WalWriter
 
 HEARTBEAT = 2.0
 SESSION = 9.0
@@ -27,6 +35,7 @@ class Member:
 
     broker: Broker
     served: ScriptedBroker
+    wal: WalWriter
     keeper: LeaseKeeper
     tasks: Sequence[asyncio.Task[object]]
 
@@ -37,6 +46,14 @@ class Member:
     @property
     def ended(self) -> list[BaseException | None]:
         return [task.exception() for task in self.tasks if task.done()]
+
+    async def write(self) -> None:
+        """Append to the WAL again and again."""
+        partition = TopicPartition(UUID(int=self.epoch), 0)
+        while True:
+            entry = OpeningEntry(PartitionImage.empty(partition, LeaderEpoch(0)))
+            await self.wal.durable(self.wal.add(entry))
+            await self.broker.process.clock.sleep(0.5)
 
     def kill(self) -> None:
         self.broker.process.kill()
@@ -56,7 +73,17 @@ async def member(
         named = DescribeClusterResponse(broker_epoch=broker.epoch)
         served.on(DescribeClusterRequest, lambda _: named)
         await within(process, served.listen(world.network.of(process), process.host, PORT))
-    keeper = broker.keeper()
+    wal = WalWriter(
+        broker.store,
+        process.clock,
+        process.entropy,
+        InlineOffload(),
+        broker.registered.incarnation,
+        WalSettings(uploads_in_flight_max=IN_FLIGHT_MAX),
+        lambda _: None,
+        lambda: broker.log.state.stamp,
+    )
+    keeper = broker.keeper(lambda: WalProgress(wal.durable_end, None))
     watcher = Watcher(
         broker.log,
         broker.store,
@@ -66,10 +93,13 @@ async def member(
         keeper,
         broker.registered.incarnation,
         IN_FLIGHT_MAX,
+        lambda: Uploads(wal.in_flight, wal.metrics.puts - wal.in_flight, wal.put_seconds),
     )
     following = broker.log.follow(int(1000 * HEARTBEAT))
-    coroutines = (keeper.run(), following, watcher.run())
-    return Member(broker, served, keeper, [within(broker.process, each) for each in coroutines])
+    coroutines = (wal.run(), keeper.run(), following, watcher.run())
+    return Member(
+        broker, served, wal, keeper, [within(broker.process, each) for each in coroutines]
+    )
 
 
 async def members(world: World, count: int, *, listening: bool = False) -> list[Member]:

@@ -11,7 +11,7 @@ from tests.simulation.loop import SimulatedLoop
 from tests.simulation.network import SimulatedNetwork
 from tests.simulation.process import SimulatedProcess
 from tests.simulation.store import SimulatedStore, StoreSettings, finish
-from tidelog.coordinator.cluster.log.leases import NO_PROGRESS
+from tidelog.coordinator.cluster.log.leases import NO_PROGRESS, WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.registration import Registered, register
@@ -162,7 +162,7 @@ class Broker:
     def store(self) -> ObjectStore:
         return self.world.store.of(self.process)
 
-    def keeper(self) -> LeaseKeeper:
+    def keeper(self, progress: Callable[[], WalProgress] = lambda: NO_PROGRESS) -> LeaseKeeper:
         """The broker's lease; nothing renews it yet."""
         return LeaseKeeper(
             self.store,
@@ -172,7 +172,7 @@ class Broker:
             self.registered.incarnation,
             identity(self.process),
             self.registered.started_at,
-            lambda: NO_PROGRESS,
+            progress,
         )
 
     async def show_life(self) -> int:

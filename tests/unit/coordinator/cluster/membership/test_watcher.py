@@ -16,8 +16,9 @@ from tests.unit.coordinator.cluster.members import (
     retirements,
     until,
 )
-from tests.unit.coordinator.cluster.world import World, simulate
+from tests.unit.coordinator.cluster.world import World, simulate, within
 from tidelog.coordinator.cluster.log.leases import lease_key
+from tidelog.coordinator.cluster.membership.service_watch import CannotServe
 from tidelog.coordinator.cluster.records.documents import encode_document
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
@@ -254,3 +255,38 @@ def test_faults_of_the_store_and_short_stalls_fence_nobody_and_a_death_is_found(
         assert all(each.ended == [] for each in brokers)
 
     simulate(story, seed)
+
+
+# --- the own service ---
+
+
+def test_a_broker_that_has_lost_the_wal_alone_ends_itself() -> None:
+    async def story(world: World) -> None:
+        brokers = await members(world, 3)
+        writing = [within(each.broker.process, each.write()) for each in brokers]
+        await asyncio.sleep(10)
+        lost = brokers[1]
+        world.store.isolate(lost.broker.process, 60, prefix="wal/")
+        await until(lambda: lost.ended != [], SESSION + 4 * HEARTBEAT)
+        assert [type(error) for error in lost.ended] == [CannotServe]
+        assert all(each.ended == [] for each in brokers if each is not lost)
+        for task in writing:
+            task.cancel()
+
+    simulate(story)
+
+
+def test_a_wal_that_fails_for_all_ends_no_broker_before_the_deadline_of_its_uploads() -> None:
+    async def story(world: World) -> None:
+        brokers = await members(world, 3)
+        writing = [within(each.broker.process, each.write()) for each in brokers]
+        await asyncio.sleep(10)
+        for each in brokers:
+            world.store.isolate(each.broker.process, 20, prefix="wal/")
+        await asyncio.sleep(60)
+        assert all(each.ended == [] for each in brokers)
+        assert fences(world) == []
+        for task in writing:
+            task.cancel()
+
+    simulate(story)
