@@ -10,23 +10,30 @@ from tidelog.coordinator.cluster.log.leases import NO_PROGRESS, WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
+from tidelog.coordinator.cluster.membership.service_watch import NO_UPLOADS, Uploads
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Incarnation
 
 
 class ReportedProgress:
-    """The WAL progress that the lease reports: empty until the WAL is open."""
+    """The WAL's progress for the lease and the watcher: empty until the WAL is open."""
 
     def __init__(self) -> None:
         self._progress: Callable[[], WalProgress] = lambda: NO_PROGRESS
+        self._uploads: Callable[[], Uploads] = lambda: NO_UPLOADS
 
-    def follow(self, progress: Callable[[], WalProgress]) -> None:
-        """Report this progress from now on."""
+    def follow(self, progress: Callable[[], WalProgress], uploads: Callable[[], Uploads]) -> None:
+        """Report these from now on."""
         self._progress = progress
+        self._uploads = uploads
 
     def now(self) -> WalProgress:
         """The progress for the next renewal."""
         return self._progress()
+
+    def uploads(self) -> Uploads:
+        """The uploads up to now."""
+        return self._uploads()
 
 
 @dataclass(frozen=True, slots=True)

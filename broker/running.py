@@ -8,6 +8,7 @@ from typing import Any
 
 from tidelog.broker.append.adopter import Adopter
 from tidelog.broker.append.write_path import WritePath
+from tidelog.broker.balancer import Balancer
 from tidelog.broker.clean.log_cleaner import LogCleaner
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.coordinate.transaction_admission import Admissions
@@ -21,6 +22,7 @@ from tidelog.broker.maintenance import Maintenance
 from tidelog.broker.membership import Membership
 from tidelog.broker.network.server import KafkaServer
 from tidelog.broker.partition_giving import PartitionGiving
+from tidelog.broker.partition_moves import PartitionMoves
 from tidelog.broker.partition_recovery import PartitionRecovery
 from tidelog.broker.read.fetcher import Fetcher
 from tidelog.broker.read.offset_lookup import OffsetLookup
@@ -32,6 +34,7 @@ from tidelog.broker.tables.tables import Tables
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
+from tidelog.coordinator.cluster.membership.watcher import Watcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,17 @@ class Coordination:
 
 
 @dataclass(frozen=True, slots=True)
+class Ownership:
+    """How partitions come to this broker and leave it."""
+
+    watcher: Watcher
+    recovery: PartitionRecovery
+    giving: PartitionGiving
+    balancer: Balancer
+    moves: PartitionMoves
+
+
+@dataclass(frozen=True, slots=True)
 class RunningTasks:
     """The tasks of a running broker, in the order of their ends."""
 
@@ -94,8 +108,7 @@ class RunningBroker:
     settings: LiveSettings
     metrics: BrokerMetrics
     membership: Membership
-    recovery: PartitionRecovery
-    giving: PartitionGiving
+    ownership: Ownership
     writes: WritePath
     reads: Reads
     topic_tables: TopicTables

@@ -52,6 +52,7 @@ async def shut_down(running: RunningBroker) -> None:
     await fence_self(
         membership.metadata, writes.tenure_reports, membership.incarnation, durable_end
     )
+    await running.server.release()
     for task in running.tasks.background:
         task.cancel()
 
@@ -63,7 +64,9 @@ async def drain(running: RunningBroker, timeout_ms: int) -> None:
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             for begin in range(0, len(moves), DRAINED_AT_ONCE_MAX):
-                await running.giving.give(dict(moves[begin : begin + DRAINED_AT_ONCE_MAX]))
+                await running.ownership.giving.give(
+                    dict(moves[begin : begin + DRAINED_AT_ONCE_MAX])
+                )
     except TimeoutError:
         logger.warning("shutdown.timeout.ms was too short for giving the partitions away")
     except (Refused, StoreError) as error:

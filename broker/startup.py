@@ -47,6 +47,7 @@ from tidelog.broker.read.read_path import ReadPath
 from tidelog.broker.running import (
     Coordination,
     Fairness,
+    Ownership,
     Reads,
     RunningBroker,
     RunningTasks,
@@ -153,15 +154,7 @@ async def startup(
     environment, settings, metrics = opened.environment, opened.settings, opened.metrics
     membership = await _join(opened)
     keeping = _keep_membership(membership, tasks)
-    await take_over_fenced(
-        opened.metadata,
-        environment.store,
-        environment.clock,
-        environment.entropy,
-        membership.incarnation,
-        settings.now().integer("wal.uploads.in.flight.max"),
-        spread,
-    )
+    await _take_over(opened, membership)
     partitions = PartitionRegistry(
         membership.incarnation.epoch,
         membership.state,
@@ -180,10 +173,7 @@ async def startup(
     )
     peers = _open_peers(opened, membership, closing)
     coordination = _coordinate(opened, membership, writes, recovery, peers)
-    giving = PartitionGiving(opened.metadata, writes, coordination.coordinators.keep_in_step)
-    balancer = Balancer(
-        opened.metadata, membership.incarnation, giving, environment.clock, settings.now
-    )
+    ownership = _ownership(opened, membership, writes, recovery, coordination, peers)
     health = _health(opened, membership, writes, coordination, table_path, reads)
     maintenance = new_maintenance(
         environment,
@@ -206,7 +196,7 @@ async def startup(
         reads,
         tables,
         coordination,
-        PartitionMoves(membership.state, membership.incarnation, giving, peers),
+        ownership.moves,
     )
     server = new_server(services, writes.appender, opened.fairness, opened.address)
     closing.push_async_callback(server.abort)
@@ -215,8 +205,7 @@ async def startup(
         settings,
         metrics,
         membership,
-        recovery,
-        giving,
+        ownership,
         writes,
         reads,
         tables,
@@ -230,9 +219,7 @@ async def startup(
             keeping,
             environment.clock,
             settings,
-            _watcher(opened, membership),
-            recovery,
-            balancer,
+            ownership,
             table_path,
             writes,
             tables,
@@ -298,18 +285,46 @@ def _keep_membership(
     )
 
 
-def _watcher(opened: OpenedCluster, membership: Membership) -> Watcher:
-    """The watch over the other brokers. It begins when the start has taken over what it found."""
+async def _take_over(opened: OpenedCluster, membership: Membership) -> None:
+    """Step 4."""
     environment = opened.environment
-    return Watcher(
-        membership.metadata,
+    await take_over_fenced(
+        opened.metadata,
         environment.store,
         environment.clock,
         environment.entropy,
+        membership.incarnation,
+        opened.settings.now().integer("wal.uploads.in.flight.max"),
+        spread,
+    )
+
+
+def _ownership(
+    opened: OpenedCluster,
+    membership: Membership,
+    writes: WritePath,
+    recovery: PartitionRecovery,
+    coordination: Coordination,
+    peers: Peers,
+) -> Ownership:
+    """How partitions come and leave. The watch over other brokers begins when the start has taken
+    over what it found."""
+    environment, metadata, me = opened.environment, opened.metadata, membership.incarnation
+    watcher = Watcher(
+        metadata,
+        environment.store,
+        environment.clock,
+        environment.entropy,
+        environment.network,
         membership.lease,
         membership.incarnation,
         opened.settings.now().integer("wal.uploads.in.flight.max"),
+        membership.progress.uploads,
     )
+    giving = PartitionGiving(metadata, writes, coordination.coordinators.keep_in_step)
+    balancer = Balancer(metadata, me, giving, environment.clock, opened.settings.now)
+    moves = PartitionMoves(membership.state, me, giving, peers)
+    return Ownership(watcher, recovery, giving, balancer, moves)
 
 
 def _table_path(
@@ -344,7 +359,7 @@ def _write_path(
         opened.limits,
         opened.metrics.registry,
     )
-    membership.progress.follow(writes.progress)
+    membership.progress.follow(writes.progress, writes.uploads)
     return writes
 
 
@@ -474,9 +489,7 @@ def _begin(
     keeping: tuple[asyncio.Task[Any], ...],
     clock: Clock,
     settings: LiveSettings,
-    watcher: Watcher,
-    recovery: PartitionRecovery,
-    balancer: Balancer,
+    ownership: Ownership,
     table_path: TablePath,
     writes: WritePath,
     tables: TopicTables,
@@ -489,13 +502,13 @@ def _begin(
     appending = (
         begin(writes.appender.run()),
         begin(writes.checkpointer.run()),
-        begin(balancer.run()),
+        begin(ownership.balancer.run()),
         begin(maintenance.open_inherited()),
         begin(maintenance.merge()),
     )
     background = (
-        begin(watcher.run()),
-        begin(recovery.run()),
+        begin(ownership.watcher.run()),
+        begin(ownership.recovery.run()),
         begin(writes.tenure_reports.run()),
         begin(coordination.coordinators.run()),
         begin(tables.tables.run()),

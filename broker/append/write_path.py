@@ -21,6 +21,7 @@ from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.coordinator.cluster.log.leases import WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.service_watch import Uploads
 from tidelog.coordinator.cluster.membership.tenure_reports import TenureReports
 from tidelog.identifiers import Incarnation
 from tidelog.wal.read.tail_cache import TailCache
@@ -85,6 +86,11 @@ class WritePath:
     def progress(self) -> WalProgress:
         """What the lease tells others of this WAL."""
         return WalProgress(self.wal.durable_end, self.checkpointer.floor)
+
+    def uploads(self) -> Uploads:
+        """The uploads of this WAL, by which the broker knows that it can serve."""
+        wal = self.wal
+        return Uploads(wal.in_flight, wal.metrics.puts - wal.in_flight, wal.put_seconds)
 
 
 def open_write_path(

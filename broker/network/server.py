@@ -121,9 +121,11 @@ class KafkaServer:
         )
 
     async def close(self) -> None:
-        """Stop listening and reading, finish the running requests, disconnect.
+        """Stop reading, finish the running requests, disconnect; disconnect newcomers at once.
 
-        After shutdown.timeout.ms the server cancels the rest. May be called again.
+        After shutdown.timeout.ms the server cancels the rest. May be called again. The server
+        listens until `release`: a refused connection would tell other brokers that this one is
+        dead (rule B2).
         """
         await self._stop()
         for socket in list(self._sockets.values()):
@@ -134,8 +136,13 @@ class KafkaServer:
             deadline.cancel()
             await asyncio.gather(deadline, return_exceptions=True)
 
+    async def release(self) -> None:
+        """Stop listening. May be called again."""
+        await self._address.close()
+
     async def abort(self) -> None:
         """Stop at once: cancel requests and cut connections. For a broker that cannot continue."""
+        await self.release()
         await self._stop()
         self._end()
         if self._sockets or self._answers:
@@ -143,7 +150,6 @@ class KafkaServer:
 
     async def _stop(self) -> None:
         self._closing = True
-        await self._address.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)

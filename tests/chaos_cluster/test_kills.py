@@ -26,7 +26,9 @@ pytestmark = [pytest.mark.chaos_cluster, pytest.mark.timeout(7200)]
 
 MINUTES = float(os.environ.get("MINUTES", "2"))
 FAULT_SECONDS = 10.0
-SETTLE_SECONDS = 240.0
+SETTLE_SECONDS = 300.0
+SEND_SECONDS = 0.1
+"""Between two inputs: workers that are killed again and again keep up with them."""
 PARTITIONS = 6
 JOBS = ("one", "two")
 SOURCE = "source"
@@ -61,7 +63,7 @@ class Feeder(threading.Thread):
         )
 
     def run(self) -> None:
-        while not self._ends.wait(0.02):
+        while not self._ends.wait(SEND_SECONDS):
             number = b"%d" % self.sent
             self._producer.produce(
                 SOURCE, number, partition=self.sent % PARTITIONS, on_delivery=self._delivered

@@ -45,6 +45,6 @@ async def _give(broker: Broker, environment: Environment, chance: random.Random)
     if not others or not places:
         return
     chosen = chance.sample(places, chance.randint(1, min(_PARTITIONS_MAX, len(places))))
-    given = await running.giving.give({place: chance.choice(others) for place in chosen})
+    given = await running.ownership.giving.give({place: chance.choice(others) for place in chosen})
     environment.cluster.counts["moves"] += 1
     environment.cluster.counts["partitions moved"] += len(given)

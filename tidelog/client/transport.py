@@ -128,6 +128,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         await asyncio.wait({self._lost}, timeout=self._settings.connect_timeout_ms / 1000)
         self._transport.abort()
 
+    async def lost(self) -> None:
+        """Wait until the connection has ended, by either side."""
+        await asyncio.shield(self._lost)
+
     def abort(self, why: str) -> None:
         """Close at once, without sending unwritten bytes."""
         self._break(why)

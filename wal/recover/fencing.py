@@ -89,6 +89,14 @@ async def guess_tail(store: ObjectStore, incarnation: Incarnation, start: Slot) 
     return tail
 
 
+def _identify(data: Buffer) -> bytes:
+    """The writer id in a slot's object; none if the object is damaged, which decides the slot."""
+    try:
+        return identify(data)
+    except CorruptObject:
+        return b""
+
+
 class _Sealer:
     def __init__(
         self,
@@ -103,7 +111,7 @@ class _Sealer:
         self._entropy = entropy
         self._incarnation = incarnation
         self._told = told
-        self._wal = Sequence(store, clock, wal_prefix(incarnation), WAL_SUFFIX, identify)
+        self._wal = Sequence(store, clock, wal_prefix(incarnation), WAL_SUFFIX, _identify)
 
     async def put_seal(self, slot: Slot) -> bool:
         """Put a seal into a slot if it is empty. Returns whether the slot holds a seal now."""

@@ -167,6 +167,7 @@ class WalWriter:
         self._wake = asyncio.Event()
         self._filling = SlotFilling(settings, clock, self._wake.set)
         self._in_flight = 0
+        self._put_seconds = 0.0
         self._confirmed: dict[Slot, SlotUpload] = {}
         self._durable_end = Slot(0)
         self._waiters = SlotWaiters()
@@ -198,6 +199,16 @@ class WalWriter:
     def durable_end(self) -> Slot:
         """All slots below this one are durable."""
         return self._durable_end
+
+    @property
+    def in_flight(self) -> int:
+        """The uploads that have begun and not succeeded."""
+        return self._in_flight
+
+    @property
+    def put_seconds(self) -> float:
+        """How long the last successful upload took; 0 before the first."""
+        return self._put_seconds
 
     @property
     def pending_bytes(self) -> int:
@@ -351,6 +362,7 @@ class WalWriter:
         await self._uploader.put(upload)
         put_seconds = self._clock.monotonic() - started
         self.metrics.put_seconds.observe(put_seconds)
+        self._put_seconds = put_seconds
         self._in_flight -= 1
         self._confirmed[upload.slot] = upload
         answered = self._acknowledge()

@@ -73,6 +73,7 @@ async def describe_cluster(
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
         else OPERATIONS_NOT_ASKED,
+        broker_epoch=broker.incarnation.epoch,
     )
 
 

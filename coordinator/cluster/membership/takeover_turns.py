@@ -9,6 +9,8 @@ harm, but their requests cost twice.
 
 from __future__ import annotations
 
+import math
+
 from tidelog.coordinator.cluster.membership.lease_watch import Uniform
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -27,27 +29,34 @@ class TakeoverTurns:
         self._turns: dict[Epoch, float] = {}
 
     def fenced(self, epoch: Epoch, now: float) -> None:
-        """This broker has fenced an incarnation."""
-        self._turns[epoch] = now
+        """This broker has fenced an incarnation. The take-over may have begun already."""
+        if self._turns.get(epoch) != math.inf:
+            self._turns[epoch] = now
 
     def failed(self, epoch: Epoch, now: float, uniform: Uniform) -> None:
         """An attempt failed: the next one follows after a random pause."""
         self._turns[epoch] = now + uniform(0.5, 1.5) * self._heartbeat_seconds
 
-    def due(self, state: ClusterState, now: float, uniform: Uniform) -> tuple[Incarnation, ...]:
-        """The fenced incarnations that this broker takes over now."""
-        waiting = state.fenced_not_retired()
+    def begin(self, state: ClusterState, now: float, uniform: Uniform) -> tuple[Incarnation, ...]:
+        """The fenced incarnations whose take-over this broker begins now.
+
+        Each comes once, and again only after `failed`. A broker that has fenced itself leaves its
+        own to the others.
+        """
+        waiting = [info for info in state.fenced_not_retired() if info.incarnation != self._me]
         for info in waiting:
             if info.epoch not in self._turns:
                 nearer = nearer_brokers(self._me, info, state)
                 delay = WAIT_HEARTBEATS * nearer + (uniform(0, 1) if nearer else 0)
                 self._turns[info.epoch] = now + delay * self._heartbeat_seconds
         self._turns = {info.epoch: self._turns[info.epoch] for info in waiting}
-        return tuple([info.incarnation for info in waiting if self._turns[info.epoch] <= now])
+        due = [info.incarnation for info in waiting if self._turns[info.epoch] <= now]
+        self._turns |= {dead.epoch: math.inf for dead in due}
+        return tuple(due)
 
-    def next_at(self) -> float | None:
-        """The next turn; None if nothing is fenced and not retired."""
-        return min(self._turns.values(), default=None)
+    def next_at(self) -> float:
+        """The next turn; infinite if nothing waits for one."""
+        return min(self._turns.values(), default=math.inf)
 
 
 def nearer_brokers(me: Incarnation, fenced: BrokerInfo, state: ClusterState) -> int:

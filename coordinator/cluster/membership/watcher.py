@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import NoReturn
 
 from tidelog.clock import Clock
@@ -26,8 +26,14 @@ from tidelog.concurrency import all_results, read_all
 from tidelog.coordinator.cluster.log.leases import Lease, lease_key, read_lease
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.membership.assignment import NO_SIZES, spread
+from tidelog.coordinator.cluster.membership.connection_watch import ConnectionWatch
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.lease_watch import LeaseWatch, Look, Verdict
+from tidelog.coordinator.cluster.membership.service_watch import (
+    CannotServe,
+    ServiceWatch,
+    Uploads,
+)
 from tidelog.coordinator.cluster.membership.takeover import take_over
 from tidelog.coordinator.cluster.membership.takeover_turns import TakeoverTurns
 from tidelog.coordinator.cluster.records.records import BrokerFenced, Record
@@ -36,6 +42,7 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import Entropy
 from tidelog.errors import Refused, UnsupportedFormat
 from tidelog.identifiers import Epoch, Incarnation, TopicPartition
+from tidelog.network import Network
 from tidelog.storage.object_store import ObjectStore, StoreError
 
 READ_HEARTBEATS_MAX = 0.5
@@ -55,15 +62,17 @@ class Watcher:
         store: ObjectStore,
         clock: Clock,
         entropy: Entropy,
+        network: Network,
         lease: LeaseKeeper,
         me: Incarnation,
         in_flight_max: int,
+        uploads: Callable[[], Uploads],
         sizes: Callable[[], Mapping[TopicPartition, int]] = lambda: NO_SIZES,
     ) -> None:
         """`log` must be followed by another task: looks read no metadata.
 
-        `lease`: the own lease. `in_flight_max`: see `take_over`. `sizes`: the known bytes of
-        partitions, for their division.
+        `lease`: the own lease. `in_flight_max`: see `take_over`. `uploads`: those of the own WAL.
+        `sizes`: the known bytes of partitions, for their division.
         """
         self._log = log
         self._store = store
@@ -72,36 +81,52 @@ class Watcher:
         self._lease = lease
         self._me = me
         self._in_flight_max = in_flight_max
+        self._uploads = uploads
         self._sizes = sizes
         self._heartbeat_seconds = log.settings.heartbeat_interval_ms / 1000
         self._leases = LeaseWatch(me, self._heartbeat_seconds)
+        self._connections = ConnectionWatch(
+            network, store, clock, entropy, log, lease, me, self._fence_by_connection
+        )
+        self._service = ServiceWatch(
+            log.settings.session_timeout_ms / 1000, self._heartbeat_seconds
+        )
         self._turns = TakeoverTurns(me, self._heartbeat_seconds)
-        self._fence_seen = asyncio.Event()
+        self._turn_may_be = asyncio.Event()
 
     async def run(self) -> NoReturn:
         """Watch and take over, for ever.
 
-        Errors of the store, refusals and newer formats are logged; other errors are raised, Fenced
-        among them.
+        Errors of the store, refusals and newer formats are logged. Raises other errors, Fenced
+        among them, and CannotServe.
         """
         unsubscribe = self._log.subscribe(self._follow)
         try:
-            await all_results([self._watch(), self._take_over_in_turn()])
+            await all_results([self._watch(), self._take_over_in_turn(), self._connections.run()])
         finally:
             unsubscribe()
-        raise AssertionError("neither task returns")
+        raise AssertionError("no task returns")
 
     # --- fences ---
 
     async def _watch(self) -> None:
         while True:
             look = await self._look()
+            self._end_if_useless(look)
             verdict = self._leases.saw(
                 self._log.state, look, self._lease.renewal, self._entropy.uniform
             )
             if verdict is not None:
-                await self._fence(verdict)
+                await self._fence(verdict, "its lease was not renewed")
             await self._until(self._leases.next_look_at(look))
+
+    def _end_if_useless(self, look: Look) -> None:
+        if self._service.cannot_serve(look, self._uploads(), self._lease.renewal):
+            raise CannotServe(
+                f"incarnation {self._me} ends itself: for a session timeout none of its uploads to"
+                " the WAL has succeeded, although its lease is renewed and the WALs of other"
+                " brokers grow. Others take its partitions over; all acknowledged records are safe"
+            )
 
     async def _look(self) -> Look:
         asked_at = self._clock.monotonic()
@@ -122,7 +147,11 @@ class Watcher:
             )
             return {}
 
-    async def _fence(self, verdict: Verdict) -> None:
+    async def _fence_by_connection(self, verdict: Verdict) -> bool:
+        return await self._fence(verdict, "its connection broke and its address refuses")
+
+    async def _fence(self, verdict: Verdict, why: str) -> bool:
+        """Append the fence; whether it was appended."""
         dead = verdict.dead
         about = {
             "incarnation": str(dead.incarnation),
@@ -130,6 +159,7 @@ class Watcher:
             "address": f"{dead.host}:{dead.port}",
             "lease": lease_key(dead.broker_id),
             "session_timeout_ms": dead.session_timeout_ms,
+            "judged": why,
         }
         fences: Sequence[BrokerFenced] = ()
 
@@ -145,35 +175,44 @@ class Watcher:
             logger.warning(
                 "a broker that looks dead could not be fenced", extra={**about, "why": str(error)}
             )
-            return
-        if fences:
-            logger.warning("a broker's lease was not renewed: it is fenced", extra=about)
-            self._turns.fenced(dead.epoch, self._clock.monotonic())
-            self._fence_seen.set()
+            return False
+        if not fences:
+            return False
+        logger.warning("a dead broker is fenced", extra=about)
+        self._turns.fenced(dead.epoch, self._clock.monotonic())
+        self._turn_may_be.set()
+        return True
 
     # --- take-overs ---
 
     def _follow(self, _: int, records: Sequence[Record]) -> None:
         if any(isinstance(record, BrokerFenced) for record in records):
-            self._fence_seen.set()
+            self._turn_may_be.set()
 
     async def _take_over_in_turn(self) -> None:
-        while True:
-            self._fence_seen.clear()
-            now = self._clock.monotonic()
-            due = self._turns.due(self._log.state, now, self._entropy.uniform)
-            if due:
-                await all_results(self._take_over(dead) for dead in due)
-                continue
-            next_at = self._turns.next_at()
-            try:
-                async with asyncio.timeout(None if next_at is None else next_at - now):
-                    await self._fence_seen.wait()
-            except TimeoutError:
-                pass
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    self._turn_may_be.clear()
+                    now, uniform = self._clock.monotonic(), self._entropy.uniform
+                    for dead in self._turns.begin(self._log.state, now, uniform):
+                        tasks.create_task(self._take_over(dead))
+                    seconds = self._turns.next_at() - now
+                    try:
+                        async with asyncio.timeout(seconds if math.isfinite(seconds) else None):
+                            await self._turn_may_be.wait()
+                    except TimeoutError:
+                        pass
+        except BaseExceptionGroup as errors:
+            # The first failure caused the others: the task group cancelled those tasks.
+            raise errors.exceptions[0] from None
 
     async def _take_over(self, dead: Incarnation) -> None:
-        assign = partial(_assign, sizes=self._sizes(), watch=self._leases)
+        sizes = self._sizes()
+
+        def assign(state: ClusterState, dead: Epoch) -> Mapping[TopicPartition, Epoch]:
+            return spread(state, dead, sizes, self._leases.doubtful | self._connections.lost)
+
         try:
             await take_over(
                 self._log,
@@ -191,17 +230,8 @@ class Watcher:
                 extra={"incarnation": str(dead), "why": str(error)},
             )
             self._turns.failed(dead.epoch, self._clock.monotonic(), self._entropy.uniform)
+            self._turn_may_be.set()
 
     async def _until(self, due: float) -> None:
         while (seconds := due - self._clock.monotonic()) > 0:
             await self._clock.sleep(seconds)
-
-
-def _assign(
-    state: ClusterState,
-    dead: Epoch,
-    sizes: Mapping[TopicPartition, int],
-    watch: LeaseWatch,
-) -> Mapping[TopicPartition, Epoch]:
-    """Divide among all that live and do not look dead."""
-    return spread(state, dead, sizes, watch.doubtful)

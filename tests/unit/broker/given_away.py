@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.broker.one_broker import OneBroker
+from tests.unit.broker.one_broker import OneBroker, until
 from tidelog.broker.partitions.partitions import Partition
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
@@ -26,6 +26,7 @@ async def taken_back(one: OneBroker, store: ObjectStore, place: TopicPartition) 
     assert log.high_watermark == log.next_offset
     other = Epoch(await broker.membership.metadata.append(None, lambda _: (OTHER,)))
     image = log.image()
+    broker.writes.partitions.withhold(broker.writes.partitions.find(place))
     for number, (author, owner) in enumerate([(mine, other), (other, mine)]):
         key = f"handover/{place.topic_id}-{place.partition}-{other}-{number}"
         await store.put(key, encode_images([image]), IfAbsent())
@@ -33,6 +34,5 @@ async def taken_back(one: OneBroker, store: ObjectStore, place: TopicPartition) 
         await broker.membership.metadata.append(author, lambda _, moved=moved: (moved,))  # type: ignore[misc]
         assert broker.writes.partitions.get(place) is None
     await broker.membership.metadata.append(mine, lambda _: (BrokerFenced(other),))
-    partitions = broker.writes.partitions
-    partitions.adopt(partitions.prepare({place: image}, {}))
+    await until(lambda: broker.writes.partitions.get(place) is not None)
     return broker.writes.partitions.find(place)

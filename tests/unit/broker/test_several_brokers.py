@@ -41,7 +41,7 @@ async def shared_topic(one: OneBroker, *owners: OneBroker) -> TopicId:
 async def until_listed(one: OneBroker) -> None:
     """Wait until the broker lists partitions that it was given."""
     listed = asyncio.Event()
-    one.broker.recovery.subscribe(lambda _: listed.set())
+    one.broker.ownership.recovery.subscribe(lambda _: listed.set())
     await listed.wait()
 
 
@@ -158,7 +158,7 @@ def test_a_partition_is_given_away_and_comes_back() -> None:
                 answer = await owner.produce(batch(value))
                 assert (answer.error_code, answer.base_offset) == (0, number)
                 written.append(value)
-                given = await owner.broker.giving.give({place: epoch_of(other)})
+                given = await owner.broker.ownership.giving.give({place: epoch_of(other)})
                 assert given == {place}
                 refused = await owner.produce(batch(b"late"))
                 assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -179,7 +179,10 @@ def test_a_partition_stays_when_its_receiver_is_not_live() -> None:
                 gone = epoch_of(second)
                 topic_id = await shared_topic(first, first)
                 await first.produce(batch(b"a"))
-            assert await first.broker.giving.give({TopicPartition(topic_id, 0): gone}) == set()
+            assert (
+                await first.broker.ownership.giving.give({TopicPartition(topic_id, 0): gone})
+                == set()
+            )
             assert (await first.produce(batch(b"b"))).error_code == 0
             assert await values(first, 0) == [b"a", b"b"]
 
@@ -198,7 +201,9 @@ def test_what_was_given_away_survives_the_death_of_giver_and_receiver() -> None:
                     await first.produce(batch(value))
                 await first.broker.writes.checkpointer.checkpoint()
                 await first.produce(batch(b"c"))
-                await first.broker.giving.give({TopicPartition(topic_id, 0): epoch_of(second)})
+                await first.broker.ownership.giving.give(
+                    {TopicPartition(topic_id, 0): epoch_of(second)}
+                )
             # The giver goes on with other partitions, and its checkpoints hold the given one.
             for _ in range(3):
                 await first.produce(batch(b"x"), 1)

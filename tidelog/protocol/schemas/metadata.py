@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tidelog.protocol.fields import array, boolean, int8, int16, int32, string, struct, uuid
+from tidelog.protocol.fields import (
+    OWN_TAGS_FROM,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    struct,
+    uuid,
+)
 from tidelog.protocol.message import Request, Response, Struct
+
+NO_BROKER_EPOCH = -1
+"""The answering broker names no incarnation: it is a foreign one, or of an earlier release."""
 
 
 class MetadataRequestTopic(Struct):
@@ -89,7 +103,10 @@ class DescribeClusterBroker(Struct):
 
 
 class DescribeClusterResponse(Response, api_key=60, versions=(0, 2), flexible=0):
-    """The brokers, the cluster id, and the broker shown as controller."""
+    """The brokers, the cluster id, and the broker shown as controller.
+
+    `broker_epoch`, Tidelog's own, names the incarnation that answers.
+    """
 
     throttle_time_ms: int = int32()
     error_code: int = int16()
@@ -99,6 +116,7 @@ class DescribeClusterResponse(Response, api_key=60, versions=(0, 2), flexible=0)
     controller_id: int = int32(default=-1)
     brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
     cluster_authorized_operations: int = int32(default=-(2**31))
+    broker_epoch: int = int64(default=NO_BROKER_EPOCH, tag=OWN_TAGS_FROM)
 
 
 class DescribeTopicPartitionsTopic(Struct):

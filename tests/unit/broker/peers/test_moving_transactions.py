@@ -53,7 +53,7 @@ async def move_until(
         place = chance.choice(places)
         owner = await owner_of(brokers, place)
         other = chance.choice([each for each in brokers if each is not owner])
-        moves += len(await owner.broker.giving.give({place: epoch_of(other)}))
+        moves += len(await owner.broker.ownership.giving.give({place: epoch_of(other)}))
         await asyncio.sleep(chance.uniform(0, 0.1))
     return moves
 

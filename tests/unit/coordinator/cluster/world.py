@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tests.simulation.loop import SimulatedLoop
+from tests.simulation.network import SimulatedNetwork
 from tests.simulation.process import SimulatedProcess
 from tests.simulation.store import SimulatedStore, StoreSettings, finish
-from tidelog.coordinator.cluster.log.leases import NO_PROGRESS
+from tidelog.coordinator.cluster.log.leases import NO_PROGRESS, WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.registration import Registered, register
@@ -43,6 +44,7 @@ class World:
     def __init__(self, loop: SimulatedLoop, seed: int, settings: StoreSettings) -> None:
         self.loop = loop
         self.store = SimulatedStore(loop, seed, settings)
+        self.network = SimulatedNetwork(loop, seed)
         self.processes: list[SimulatedProcess] = []
 
     def process(
@@ -160,7 +162,7 @@ class Broker:
     def store(self) -> ObjectStore:
         return self.world.store.of(self.process)
 
-    def keeper(self) -> LeaseKeeper:
+    def keeper(self, progress: Callable[[], WalProgress] = lambda: NO_PROGRESS) -> LeaseKeeper:
         """The broker's lease; nothing renews it yet."""
         return LeaseKeeper(
             self.store,
@@ -170,7 +172,7 @@ class Broker:
             self.registered.incarnation,
             identity(self.process),
             self.registered.started_at,
-            lambda: NO_PROGRESS,
+            progress,
         )
 
     async def show_life(self) -> int:

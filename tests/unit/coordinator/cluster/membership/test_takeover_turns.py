@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tests.unit.coordinator.cluster.samples import after, cluster, incarnation
@@ -21,12 +23,11 @@ def middle(low: float, high: float) -> float:
 def turn_of(me: int, state: ClusterState) -> float:
     """The time after which a broker takes over, if no other does."""
     turns = TakeoverTurns(incarnation(state, me), HEARTBEAT)
-    if turns.due(state, 100.0, middle):
+    if turns.begin(state, 100.0, middle):
         return 0.0
     next_at = turns.next_at()
-    assert next_at is not None
-    assert turns.due(state, next_at - 0.01, middle) == ()
-    assert [each.epoch for each in turns.due(state, next_at, middle)] == [3]
+    assert turns.begin(state, next_at - 0.01, middle) == ()
+    assert [each.epoch for each in turns.begin(state, next_at, middle)] == [3]
     return next_at - 100.0
 
 
@@ -38,28 +39,32 @@ def test_the_nearest_begins_at_once_and_the_others_in_turn(me: int, turn: float)
 def test_the_fencer_begins_at_once() -> None:
     turns = TakeoverTurns(incarnation(FENCED, 4), HEARTBEAT)
     turns.fenced(Epoch(3), 100.0)
-    assert [each.epoch for each in turns.due(FENCED, 100.0, middle)] == [3]
+    assert [each.epoch for each in turns.begin(FENCED, 100.0, middle)] == [3]
+    # The log's entry may come first.
+    turns.fenced(Epoch(3), 100.1)
+    assert turns.begin(FENCED, 100.2, middle) == ()
 
 
 def test_a_dead_nearer_broker_is_not_waited_for_twice() -> None:
     """Broker 2, which fenced broker 3, died too and was fenced: broker 1 is the nearest."""
     state = after(FENCED, 1, BrokerFenced(Epoch(2)))
     turns = TakeoverTurns(incarnation(state, 1), HEARTBEAT)
-    assert [each.epoch for each in turns.due(state, 100.0, middle)] == [2, 3]
+    assert [each.epoch for each in turns.begin(state, 100.0, middle)] == [2, 3]
 
 
 def test_an_attempt_that_failed_is_repeated_after_a_pause() -> None:
     turns = TakeoverTurns(incarnation(FENCED, 2), HEARTBEAT)
-    assert turns.due(FENCED, 100.0, middle) != ()
+    assert turns.begin(FENCED, 100.0, middle) != ()
+    assert turns.begin(FENCED, 101.0, middle) == ()
     turns.failed(Epoch(3), 101.0, middle)
-    assert turns.due(FENCED, 102.9, middle) == ()
+    assert turns.begin(FENCED, 102.9, middle) == ()
     assert turns.next_at() == 103.0
-    assert turns.due(FENCED, 103.0, middle) != ()
+    assert turns.begin(FENCED, 103.0, middle) != ()
 
 
 def test_nothing_is_due_once_it_is_retired() -> None:
     turns = TakeoverTurns(incarnation(FENCED, 1), HEARTBEAT)
-    assert turns.due(FENCED, 100.0, middle) == ()
+    assert turns.begin(FENCED, 100.0, middle) == ()
     retired = after(FENCED, 2, IncarnationRetired(Epoch(3), Slot(0), ()))
-    assert turns.due(retired, 200.0, middle) == ()
-    assert turns.next_at() is None
+    assert turns.begin(retired, 200.0, middle) == ()
+    assert turns.next_at() == math.inf

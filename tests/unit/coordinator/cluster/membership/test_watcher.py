@@ -3,103 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import pytest
 
-from tests.unit.coordinator.cluster.world import Broker, World, simulate, within
+from tests.unit.coordinator.cluster.members import (
+    HEARTBEAT,
+    SESSION,
+    fences,
+    member,
+    members,
+    retirements,
+    until,
+)
+from tests.unit.coordinator.cluster.world import World, simulate, within
 from tidelog.coordinator.cluster.log.leases import lease_key
-from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
-from tidelog.coordinator.cluster.membership.watcher import Watcher
+from tidelog.coordinator.cluster.membership.service_watch import CannotServe
 from tidelog.coordinator.cluster.records.documents import encode_document
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
-    IncarnationRetired,
     LeaseResumed,
     Record,
 )
 from tidelog.errors import Fenced
 from tidelog.identifiers import BrokerId, Epoch
 
-HEARTBEAT = 2.0
-SESSION = 9.0
-IN_FLIGHT_MAX = 4
 FENCED_SECONDS_MAX = SESSION + 4 * HEARTBEAT
 """From the death of one broker to its fence, with a working store."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """A broker that renews its lease, follows the log and watches the others."""
-
-    broker: Broker
-    keeper: LeaseKeeper
-    tasks: Sequence[asyncio.Task[object]]
-
-    @property
-    def epoch(self) -> Epoch:
-        return self.broker.epoch
-
-    @property
-    def ended(self) -> list[BaseException | None]:
-        return [task.exception() for task in self.tasks if task.done()]
-
-    def kill(self) -> None:
-        self.broker.process.kill()
-
-    def owned(self, world: World) -> int:
-        return len(world.replayed().owned_by(self.epoch))
-
-
-async def member(world: World, broker_id: int, **settings: int) -> Member:
-    broker = await world.broker(broker_id, world.process(f"b{broker_id}"), **settings)
-    keeper = broker.keeper()
-    watcher = Watcher(
-        broker.log,
-        broker.store,
-        broker.process.clock,
-        broker.process.entropy,
-        keeper,
-        broker.registered.incarnation,
-        IN_FLIGHT_MAX,
-    )
-    following = broker.log.follow(int(1000 * HEARTBEAT))
-    coroutines = (keeper.run(), following, watcher.run())
-    return Member(broker, keeper, [within(broker.process, each) for each in coroutines])
-
-
-async def members(world: World, count: int) -> list[Member]:
-    return [await member(world, broker_id) for broker_id in range(count)]
-
-
-def fences(world: World) -> list[Epoch]:
-    """The fenced incarnations, in order."""
-    return [
-        record.epoch
-        for entry in world.entries()
-        for record in entry.records
-        if isinstance(record, BrokerFenced)
-    ]
-
-
-def retirements(world: World) -> list[Epoch]:
-    return [
-        record.epoch
-        for entry in world.entries()
-        for record in entry.records
-        if isinstance(record, IncarnationRetired)
-    ]
-
-
-async def until(condition: Callable[[], bool], seconds_max: float) -> float:
-    """Wait for the condition; how long it took."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    while not condition():
-        assert loop.time() - began < seconds_max, "it takes too long"
-        await asyncio.sleep(0.05)
-    return loop.time() - began
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -325,3 +255,38 @@ def test_faults_of_the_store_and_short_stalls_fence_nobody_and_a_death_is_found(
         assert all(each.ended == [] for each in brokers)
 
     simulate(story, seed)
+
+
+# --- the own service ---
+
+
+def test_a_broker_that_has_lost_the_wal_alone_ends_itself() -> None:
+    async def story(world: World) -> None:
+        brokers = await members(world, 3)
+        writing = [within(each.broker.process, each.write()) for each in brokers]
+        await asyncio.sleep(10)
+        lost = brokers[1]
+        world.store.isolate(lost.broker.process, 60, prefix="wal/")
+        await until(lambda: lost.ended != [], SESSION + 4 * HEARTBEAT)
+        assert [type(error) for error in lost.ended] == [CannotServe]
+        assert all(each.ended == [] for each in brokers if each is not lost)
+        for task in writing:
+            task.cancel()
+
+    simulate(story)
+
+
+def test_a_wal_that_fails_for_all_ends_no_broker_before_the_deadline_of_its_uploads() -> None:
+    async def story(world: World) -> None:
+        brokers = await members(world, 3)
+        writing = [within(each.broker.process, each.write()) for each in brokers]
+        await asyncio.sleep(10)
+        for each in brokers:
+            world.store.isolate(each.broker.process, 20, prefix="wal/")
+        await asyncio.sleep(60)
+        assert all(each.ended == [] for each in brokers)
+        assert fences(world) == []
+        for task in writing:
+            task.cancel()
+
+    simulate(story)
