@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
@@ -292,4 +293,9 @@ def main(library: str, *arguments: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except BaseException:  # noqa: BLE001 - whatever it is, the process ends
+        traceback.print_exc()
+        # librdkafka may wait for ever for a group that the consumer has lost.
+        os._exit(1)
