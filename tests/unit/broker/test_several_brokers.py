@@ -314,7 +314,7 @@ def test_a_partition_is_rolled_on_by_a_receiver_that_read_its_table_before(left:
             await flush(first)
             if left:
                 await first.produce(batch(b"b"))
-            await first.broker.giving.give({place: epoch_of(second)})
+            await first.broker.ownership.giving.give({place: epoch_of(second)})
             await second.broker.membership.metadata.refresh()
             await until_served(second, topic_id, 0)
             assert second.broker.writes.partitions.find(place).log.table_next == 1
