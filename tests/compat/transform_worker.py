@@ -11,6 +11,7 @@ library calls abortable aborts the transaction; any other one ends the process.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import sys
 import traceback
@@ -27,6 +28,11 @@ from kafka.structs import OffsetAndMetadata
 BATCH_RECORDS_MAX = 5
 ABORTED_EVERY = 3
 SESSION_TIMEOUT_MS = 10_000
+CALL_SECONDS, CALLS_MAX = 20.0, 6
+STUCK_SECONDS = 60.0
+"""librdkafka 2.16 may wait for ever for a coordinator whose broker was away (its #5511), and for a
+consumer after a fatal error, whatever the timeout. Then the process ends, and its successor goes
+on."""
 MEMBERSHIP_LOST = (
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.ILLEGAL_GENERATION,
@@ -107,6 +113,7 @@ def confluent(job: Job) -> NoReturn:
     say("ready")
     turns = SliceTurns()
     while True:
+        faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
         found = consumer.consume(BATCH_RECORDS_MAX, timeout=0.2)
         for fault in (m.error() for m in found):
             if fault is not None and fault.fatal():
@@ -126,6 +133,7 @@ def confluent(job: Job) -> NoReturn:
             producer.send_offsets_to_transaction(
                 [TopicPartition(t, p, o + 1) for t, p, o, _ in last_of_each(values)],
                 consumer.consumer_group_metadata(),
+                CALL_SECONDS,
             )
             say("offsets")
             if commits:
@@ -146,16 +154,15 @@ def confluent(job: Job) -> NoReturn:
             consumer.seek(TopicPartition(*place[:3]))
 
 
-def _repeat(call: Callable[[], None]) -> None:
+def _repeat(call: Callable[[float], None]) -> None:
     """The same call again as long as the library says that it may be repeated."""
-    while True:
+    for remaining in reversed(range(CALLS_MAX)):
         try:
-            call()
+            return call(CALL_SECONDS)
         except KafkaException as error:
-            if not error.args[0].retriable():
+            if not (remaining and error.args[0].retriable()):
                 raise
-        else:
-            return
+    raise AssertionError("the last call returns or raises")
 
 
 Place = tuple[str, int, int, bytes]
