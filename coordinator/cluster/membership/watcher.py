@@ -10,7 +10,7 @@ The death of this broker at each step:
 A lost reply to the append is resolved by the metadata log (rule A1). A watcher that was stalled
 between its last look and its append fences a broker only if the log shows no entry of that broker
 since. A broker whose lease was late writes an entry before it answers reads again (`lease_keeper`).
-So the fenced broker answers no read after its fence, whoever wakes up first.
+So the fenced broker answers no read after its fence.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Watcher:
     async def _watch(self) -> None:
         while True:
             look = await self._look()
-            self._end_if_useless(look)
+            self._end_if_it_cannot_serve(look)
             verdict = self._leases.saw(
                 self._log.state, look, self._lease.renewal, self._entropy.uniform
             )
@@ -120,7 +120,7 @@ class Watcher:
                 await self._fence(verdict, "its lease was not renewed")
             await self._until(self._leases.next_look_at(look))
 
-    def _end_if_useless(self, look: Look) -> None:
+    def _end_if_it_cannot_serve(self, look: Look) -> None:
         if self._service.cannot_serve(look, self._uploads(), self._lease.renewal):
             raise CannotServe(
                 f"incarnation {self._me} ends itself: for a session timeout none of its uploads to"
