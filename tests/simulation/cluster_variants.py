@@ -9,19 +9,16 @@ from weakref import WeakKeyDictionary
 
 from tests.simulation.owners import OWNER, Owner
 from tests.simulation.patches import Breakage, Patch
-from tidelog.broker.collect import collector
 from tidelog.broker.coordinate.marker_delivery import MarkerDelivery
 from tidelog.broker.partition_giving import PartitionGiving
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.broker.peers.markers import MarkerCodes, RemoteMarkers
 from tidelog.broker.peers.peers import Peers
-from tidelog.broker.roll.recovered import RecoveredPartitions
-from tidelog.bucket import reachability
 from tidelog.coordinator.cluster.membership import assignment, watcher
 from tidelog.coordinator.cluster.records.records import PartitionMoved, Record
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.transaction.decision import Markers
-from tidelog.identifiers import Epoch, Incarnation, TopicPartition
+from tidelog.identifiers import Epoch, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
 
@@ -140,31 +137,6 @@ def _resume_undecided() -> list[Patch]:
     ]
 
 
-def _old_table_end() -> list[Patch]:
-    """A partition is opened without a look at how much its table has."""
-
-    async def advance(*_: Any) -> None:
-        pass
-
-    return [(RecoveredPartitions, "advance", advance)]
-
-
-def _givers_not_needed() -> list[Patch]:
-    """The collector keeps what newest owners need, though some have not opened all they got."""
-
-    def needed_incarnations(state: ClusterState) -> frozenset[Incarnation]:
-        return frozenset(
-            tenures[-1].incarnation
-            for topic in state.topics.values()
-            for tenures in topic.partitions
-        )
-
-    return [
-        (collector, "needed_incarnations", needed_incarnations),
-        (reachability, "needed_incarnations", needed_incarnations),
-    ]
-
-
 def _some_without_owner() -> list[Patch]:
     """A take-over leaves out a partition."""
     right = assignment.spread
@@ -265,8 +237,6 @@ CLUSTER_VARIANTS: dict[str, Breakage] = {
     "read-what-was-given": _read_what_was_given,
     "given-not-checkpointed": _given_not_checkpointed,
     "resume-undecided": _resume_undecided,
-    "old-table-end": _old_table_end,
-    "givers-not-needed": _givers_not_needed,
     "some-without-owner": _some_without_owner,
     "remote-markers-first": _remote_markers_first,
     "remote-markers-assumed": _remote_markers_assumed,

@@ -65,7 +65,7 @@ def test_the_seeds_meet_every_workload_under_every_profile() -> None:
     assert {profile_of(seed, BROKERS) for seed in SEEDS} == set(CLUSTER_PROFILES)
 
 
-_SHOWN_BY = {"old-table-end": 5, "remote-markers-first": 16}
+_SHOWN_BY = {"remote-markers-first": 16}
 """The seed that shows a variant, if not the first one."""
 _SEARCHED_MAX = 40
 _QUICK = {
@@ -77,25 +77,17 @@ _WORKLOADS = {
     "remote-markers-first": "transactions",
     "remote-markers-assumed": "transactions",
     "refused-markers-settle": "transactions",
-    "old-table-end": "transactions",
     "fence-unread": "log",
 }
-_OF_TABLES = {"old-table-end", "givers-not-needed"}
 
 
 def caught_by(variant: str) -> int | None:
     """The first seed that notices what is broken."""
     seeds = islice(count(_SHOWN_BY.get(variant, 1)), _SEARCHED_MAX)
-    workload, segments = _WORKLOADS.get(variant, "log"), variant in _OF_TABLES
-    seconds = SEGMENT_SECONDS if segments else VARIANT_SECONDS
+    workload = _WORKLOADS.get(variant, "log")
     with broken(variant):
         return next(
-            (
-                seed
-                for seed in seeds
-                if not simulate(seed, workload, seconds, segments=segments).valid
-            ),
-            None,
+            (seed for seed in seeds if not simulate(seed, workload, VARIANT_SECONDS).valid), None
         )
 
 
