@@ -134,7 +134,7 @@ class ConnectionWatch:
                 pause_seconds = PAUSE_SECONDS_FIRST
                 continue
             if attempt.is_refused and info.epoch in self._lost:
-                await self._investigate(info)
+                await self._investigate(info, again=pause_seconds > PAUSE_SECONDS_FIRST)
             await self._clock.sleep(pause_seconds * self._entropy.uniform(0.5, 1))
             pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
         self._lost.discard(info.epoch)
@@ -176,8 +176,9 @@ class ConnectionWatch:
 
     # --- a broken connection ---
 
-    async def _investigate(self, info: BrokerInfo) -> None:
+    async def _investigate(self, info: BrokerInfo, *, again: bool) -> None:
         """Fence the broker if it is dead; its address has just refused."""
+        level = logging.DEBUG if again else logging.WARNING
         found = _Findings([self._clock.monotonic()])
         about = {"incarnation": str(info.incarnation), "address": f"{info.host}:{info.port}"}
         try:
@@ -190,8 +191,10 @@ class ConnectionWatch:
                 ]
             )
         except (Refused, StoreError, UnsupportedFormat) as error:
-            logger.warning(
-                "a broker's address refuses; its lease decides", extra={**about, "why": str(error)}
+            logger.log(
+                level,
+                "a broker's address refuses; its lease decides",
+                extra={**about, "why": str(error)},
             )
             return
         lost = LostConnection(
@@ -205,7 +208,8 @@ class ConnectionWatch:
         now = self._clock.monotonic()
         verdict = self._verdicts.verdict(self._log.state, lost, self._lease.renewal, now)
         if verdict is None:
-            logger.warning(
+            logger.log(
+                level,
                 "a broker's address refuses; its lease decides",
                 extra={**about, "refusals": len(lost.refused_at), "answered": len(lost.answered)},
             )

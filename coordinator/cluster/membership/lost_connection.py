@@ -26,8 +26,8 @@ from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Epoch, Incarnation, Slot
 
-REFUSALS = 2
 REFUSALS_SECONDS_APART = 0.1
+"""From the first refusal to the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,6 @@ class ConnectionVerdicts:
 
 def _refuses(lost: LostConnection) -> bool:
     times = lost.refused_at
-    return (
-        len(times) >= REFUSALS
-        and times[0] >= lost.began_at
-        and times[-1] - times[0] >= REFUSALS_SECONDS_APART
-    )
+    if not times or times[0] < lost.began_at:
+        return False
+    return times[-1] - times[0] >= REFUSALS_SECONDS_APART
