@@ -43,12 +43,16 @@ class RecoveredPartitions:
     async def advance(self, partitions: Iterable[Partition]) -> None:
         """Advance each log to its table's end. Raises StoreError.
 
-        A partition whose log has lost acknowledged records gets the fault.
+        A partition whose log has lost acknowledged records gets the fault. A partition without
+        records in the WAL needs its table later, and an open table may be too old for it.
         """
         topics: dict[TopicId, list[Partition]] = {}
         for partition in partitions:
-            if not partition.is_internal and partition.fault is None and len(partition.log.extents):
-                topics.setdefault(partition.log.partition.topic_id, []).append(partition)
+            topic_id = partition.log.partition.topic_id
+            if partition.is_internal or partition.fault is not None:
+                continue
+            if len(partition.log.extents) or self._tables.get(topic_id) is not None:
+                topics.setdefault(topic_id, []).append(partition)
         await read_all(self._advance_topic, topics.values(), asyncio.Semaphore(READS_AT_ONCE_MAX))
 
     def enter(self, partitions: Iterable[Partition]) -> None:
