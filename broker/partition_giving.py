@@ -18,10 +18,12 @@ The effects of failures:
 - The outcome of the entry is unknown: the metadata log reads until it is known, or ends this
   incarnation. Until then the partitions are not served.
 - This incarnation is fenced: the entry is refused and the broker ends.
+- The caller is cancelled: the partitions are given nevertheless, or served again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
@@ -49,14 +51,28 @@ class PartitionGiving:
         self._writes = writes
         self._epoch = writes.wal.incarnation.epoch
         self._withheld = withheld
+        self._begun: set[asyncio.Task[frozenset[TopicPartition]]] = set()
 
     async def give(self, receivers: Mapping[TopicPartition, Epoch]) -> frozenset[TopicPartition]:
         """Give each partition to its receiver, and return those that were given.
 
         The others are not served by this broker, are damaged, or have a receiver that is not live;
         they stay as they are. Raises WalLost or Fenced if the incarnation has ended, and StoreError
-        after which all partitions are served again.
+        after which all partitions are served again. A cancelled caller does not know the outcome.
         """
+        begun = asyncio.create_task(self._give(receivers), name="partitions are given away")
+        self._begun.add(begun)
+        begun.add_done_callback(self._begun.discard)
+        return await asyncio.shield(begun)
+
+    async def close(self) -> None:
+        """Stop. The outcome of what was begun stays unknown."""
+        begun = tuple(self._begun)
+        for task in begun:
+            task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+
+    async def _give(self, receivers: Mapping[TopicPartition, Epoch]) -> frozenset[TopicPartition]:
         registry = self._writes.partitions
         found = [registry.get(place) for place in receivers]
         giving = [each for each in found if each is not None and each.fault is None]
@@ -67,8 +83,8 @@ class PartitionGiving:
         try:
             return await self._move(giving, receivers)
         except (Refused, StoreError):
-            # Nothing was appended. After a cancellation or another error the outcome is unknown,
-            # or the incarnation has ended: the partitions stay withheld.
+            # Nothing was appended. After another error the incarnation has ended: the partitions
+            # stay withheld.
             self._resume(giving)
             raise
 

@@ -93,7 +93,7 @@ class RunningTasks:
     """The tasks of a running broker, in the order of their ends."""
 
     appending: tuple[asyncio.Task[Any], ...]
-    """These append to the WAL: they end before the last checkpoint."""
+    """These append to the WAL or to the metadata log: they end before the last checkpoint."""
     wal: asyncio.Task[None]
     """Ends by itself when the WAL is closed."""
     background: tuple[asyncio.Task[Any], ...]

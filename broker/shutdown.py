@@ -16,7 +16,7 @@ from typing import Any
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.running import RunningBroker
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.membership.balance import drain_moves
+from tidelog.coordinator.cluster.membership.assignment import spread
 from tidelog.coordinator.cluster.membership.tenure_reports import TenureReports
 from tidelog.coordinator.cluster.records.records import BrokerFenced
 from tidelog.errors import Refused
@@ -41,7 +41,7 @@ async def shut_down(running: RunningBroker) -> None:
     coordinators.close()
     running.reads.fetcher.close()
     await running.server.close()
-    # No client waits for these tasks' appends, and nothing may follow the WAL's end.
+    # No client waits for these tasks' appends, and nothing may follow the WAL's end or the fence.
     await _ended(running.tasks.appending)
     await leave_checkpoint(writes.checkpointer)
     await writes.wal.close()
@@ -59,18 +59,26 @@ async def shut_down(running: RunningBroker) -> None:
 
 async def drain(running: RunningBroker, timeout_ms: int) -> None:
     """Give all partitions to the other live brokers. Without it, they go on after a takeover."""
-    metadata, me = running.membership.metadata, running.membership.incarnation.epoch
-    moves = list(drain_moves(metadata.state, me).items())
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            for begin in range(0, len(moves), DRAINED_AT_ONCE_MAX):
-                await running.ownership.giving.give(
-                    dict(moves[begin : begin + DRAINED_AT_ONCE_MAX])
-                )
+            # Other brokers may give partitions to this one until it has fenced itself.
+            while await _give_all(running):
+                pass
     except TimeoutError:
         logger.warning("shutdown.timeout.ms was too short for giving the partitions away")
     except (Refused, StoreError) as error:
         logger.warning("partitions could not be given away", extra={"why": str(error)})
+
+
+async def _give_all(running: RunningBroker) -> int:
+    me = running.membership.incarnation.epoch
+    owners = spread(running.membership.state(), me, avoided=frozenset({me}))
+    moves = [(place, owner) for place, owner in owners.items() if owner != me]
+    given = 0
+    for begin in range(0, len(moves), DRAINED_AT_ONCE_MAX):
+        some = dict(moves[begin : begin + DRAINED_AT_ONCE_MAX])
+        given += len(await running.ownership.giving.give(some))
+    return given
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:

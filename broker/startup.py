@@ -174,6 +174,7 @@ async def startup(
     peers = _open_peers(opened, membership, closing)
     coordination = _coordinate(opened, membership, writes, recovery, peers)
     ownership = _ownership(opened, membership, writes, recovery, coordination, peers)
+    closing.push_async_callback(ownership.giving.close)
     health = _health(opened, membership, writes, coordination, table_path, reads)
     maintenance = new_maintenance(
         environment,
@@ -505,9 +506,10 @@ def _begin(
         begin(ownership.balancer.run()),
         begin(maintenance.open_inherited()),
         begin(maintenance.merge()),
+        begin(maintenance.collect()),
+        begin(ownership.watcher.run()),
     )
     background = (
-        begin(ownership.watcher.run()),
         begin(ownership.recovery.run()),
         begin(writes.tenure_reports.run()),
         begin(coordination.coordinators.run()),
@@ -515,6 +517,5 @@ def _begin(
         begin(table_path.roll()),
         begin(tables.cleaner.run()),
         begin(expire_producers(clock, settings, writes.partitions.producers)),
-        begin(maintenance.collect()),
     )
     return RunningTasks(appending, wal, (*keeping, *background))

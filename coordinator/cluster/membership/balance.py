@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Epoch, TopicPartition
@@ -31,19 +31,6 @@ def plan_moves(
     for group in _groups(state):
         room = moves_max - len(moves)
         moves |= _plan(state, giver, group, tolerance_percent, room)
-    return moves
-
-
-def drain_moves(state: ClusterState, giver: Epoch) -> dict[TopicPartition, Epoch]:
-    """All partitions of `giver`, spread over the other live incarnations; empty if there are
-    none."""
-    moves: dict[TopicPartition, Epoch] = {}
-    others = [info.epoch for info in state.live_brokers() if info.epoch != giver]
-    if others:
-        for group in _groups(state):
-            loads = Counter(dict.fromkeys(others, 0))
-            loads.update(owner for _, owner in group if owner in loads)
-            moves |= _to_the_least(loads, [place for place, owner in group if owner == giver])
     return moves
 
 
@@ -82,17 +69,10 @@ def _plan(
     if surplus <= fair * tolerance_percent // 100:
         return {}
     own = [place for place, owner in group if owner == giver]
-    receivers = {epoch: load for epoch, load in loads.items() if load < shares[epoch]}
-    return _to_the_least(receivers, own[: min(surplus, moves_max)])
-
-
-def _to_the_least(
-    loads: Mapping[Epoch, int], partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, Epoch]:
-    heap = [(load, epoch) for epoch, load in loads.items()]
+    heap = [(load, epoch) for epoch, load in loads.items() if load < shares[epoch]]
     heapq.heapify(heap)
     moves = {}
-    for place in partitions:
+    for place in own[: min(surplus, moves_max)]:
         load, epoch = heap[0]
         moves[place] = epoch
         heapq.heapreplace(heap, (load + 1, epoch))

@@ -10,10 +10,12 @@ import pytest
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
 from tests.unit.broker.rolled import flush, offsets
 from tidelog.broker.handlers.cluster.replicas import alter_partition_reassignments
+from tidelog.broker.shutdown import drain
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
 from tidelog.coordinator.cluster.records.records import BrokerFenced, TopicCreated
 from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.errors import CorruptObject
 from tidelog.identifiers import Epoch, TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.replicas import (
@@ -170,6 +172,31 @@ def test_a_partition_is_given_away_and_comes_back() -> None:
     run(story)
 
 
+def test_a_move_is_finished_when_the_one_who_asked_for_it_gives_up() -> None:
+    here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker(1) as first, here.broker(2) as second:
+            topic_id = await shared_topic(first, first)
+            await first.produce(batch(b"a"))
+            place = TopicPartition(topic_id, 0)
+            asked = asyncio.create_task(
+                first.broker.ownership.giving.give({place: epoch_of(second)})
+            )
+            while not (await first.produce(batch(b"more"))).error_code:
+                pass
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            while first.broker.membership.state().owned_by(epoch_of(first)):
+                await first.broker.membership.metadata.refresh()
+            await second.broker.membership.metadata.refresh()
+            await until_served(second, topic_id, 0)
+            assert (await values(second, 0))[0] == b"a"
+
+    run(story)
+
+
 def test_a_partition_stays_when_its_receiver_is_not_live() -> None:
     here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
 
@@ -235,6 +262,24 @@ def test_a_broker_that_is_asked_to_end_gives_its_partitions_to_the_others() -> N
                 owner = first if epoch == epoch_of(first) else second
                 await until_served(owner, topic_id, number)
                 assert await values(owner, number) == [b"%d" % number]
+
+    run(story)
+
+
+def test_a_drain_ends_although_a_damaged_partition_cannot_be_given() -> None:
+    here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker(1) as first, here.broker(2) as leaving:
+            topic_id = await shared_topic(leaving, leaving, leaving)
+            await leaving.produce(batch(b"a"), 0)
+            partitions = leaving.broker.writes.partitions
+            damaged = partitions.find(TopicPartition(topic_id, 1))
+            partitions.condemn(damaged, CorruptObject("wal/1", "a flipped bit"))
+            await drain(leaving.broker, 60_000)
+            state = await first.broker.membership.metadata.refresh()
+            assert state.owned_by(epoch_of(first)) == (TopicPartition(topic_id, 0),)
+            assert state.owned_by(epoch_of(leaving)) == (TopicPartition(topic_id, 1),)
 
     run(story)
 
@@ -312,12 +357,16 @@ def test_a_partition_is_rolled_on_by_a_receiver_that_read_its_table_before(left:
             await second.broker.topic_tables.tables.open(topic_id)
             await first.produce(batch(b"a"))
             await flush(first)
+            # The receiver's base has no record in the WAL, and knows that the table has one.
+            await first.broker.writes.checkpointer.checkpoint()
             if left:
                 await first.produce(batch(b"b"))
             await first.broker.ownership.giving.give({place: epoch_of(second)})
             await second.broker.membership.metadata.refresh()
             await until_served(second, topic_id, 0)
             assert second.broker.writes.partitions.find(place).log.table_next == 1
+            table = await second.broker.topic_tables.tables.open(topic_id)
+            assert table.partition(0).next_offset == 1, "retention and compaction know the rows"
             await second.produce(batch(b"c"))
             await flush(second)
             assert await offsets(here.store, topic_id) == list(range(3 if left else 2))
