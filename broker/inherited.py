@@ -71,7 +71,7 @@ class InheritedPartitions:
         self._news.set()
 
     async def run(self) -> NoReturn:
-        """Open what is added, until cancelled. Raises WalLost."""
+        """Open the added partitions, until cancelled. Raises WalLost."""
         while True:
             await self._news.wait()
             self._news.clear()

@@ -95,7 +95,7 @@ class PartitionRecovery:
                 self._give([TopicPartition(record.topic_id, record.partition)])
 
     async def run(self) -> NoReturn:
-        """Recover what is given from now on, until cancelled.
+        """Recover the partitions that this incarnation gets from now on, until cancelled.
 
         Raises the errors of a damaged metadata log, and UnsupportedFormat.
         """
@@ -109,7 +109,7 @@ class PartitionRecovery:
                 logger.warning("ages of records are unknown", extra={"why": str(error)})
 
     async def recover_given(self) -> None:
-        """Recover all that is given so far. Raises StoreError; then it may be called again."""
+        """Recover all partitions given so far. Raises StoreError; then it may be called again."""
         state = self._metadata.state
         given = list(self._given)
         internal = [place for place in given if _is_internal(state, place)]

@@ -16,6 +16,7 @@ FIRST_SLOT = Slot(0)
 Offset = NewType("Offset", int)
 """A record's position in a partition."""
 LeaderEpoch = NewType("LeaderEpoch", int)
+FIRST_LEADER_EPOCH = LeaderEpoch(0)
 """Counts the tenures of a partition, from 0."""
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)

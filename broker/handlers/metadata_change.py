@@ -7,7 +7,7 @@ import logging
 from tidelog.broker.handlers.services import MetadataServices
 from tidelog.coordinator.cluster.log.append_group import Build
 from tidelog.coordinator.cluster.log.metadata_log import EntryTooLarge
-from tidelog.coordinator.cluster.state.transitions import InvalidRecord
+from tidelog.coordinator.cluster.state.draft import InvalidRecord
 from tidelog.errors import Refused, TidelogError
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.object_store import AccessDenied, StoreError, StoreMisconfigured

@@ -1,4 +1,4 @@
-"""Requests of one kind to other brokers: what waits for the same broker shares a request."""
+"""Sends requests of one kind to other brokers. Items that wait for one broker share a request."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Form(Protocol[ItemT_contra, ResponseT, ReplyT_co]):
 
 @dataclass(slots=True, eq=False)
 class _Lane(Generic[ItemT, ReplyT]):
-    """What is asked of one broker."""
+    """The items and the requests for one broker."""
 
     waiting: deque[tuple[ItemT, asyncio.Future[ReplyT]]] = field(default_factory=deque)
     exchanges: set[asyncio.Task[None]] = field(default_factory=set)
@@ -108,7 +108,7 @@ class PeerRequests(Generic[ItemT, ReplyT]):
         return future
 
     def drop(self, peer: Epoch) -> None:
-        """Fail what is asked of an incarnation that has ended, and close its connection."""
+        """Fail the items for an incarnation that has ended, and close its connection."""
         lane = self._lanes.pop(peer, None)
         if lane is not None:
             for exchange in lane.exchanges:
@@ -119,7 +119,7 @@ class PeerRequests(Generic[ItemT, ReplyT]):
         self._connections.drop(peer, self._form.purpose)
 
     async def close(self) -> None:
-        """Fail everything that is asked."""
+        """Fail all items."""
         exchanges = [each for lane in self._lanes.values() for each in lane.exchanges]
         for peer in self.peers:
             self.drop(peer)
@@ -141,7 +141,7 @@ class PeerRequests(Generic[ItemT, ReplyT]):
         self._schedule(peer, lane)
 
     async def _exchange(self, peer: Epoch, lane: _Lane[ItemT, ReplyT]) -> None:
-        """Send one request with what waits, after the pause that a failed broker gets."""
+        """Send one request with waiting items, after the pause that a failed broker gets."""
         await self._leave_alone(lane)
         taken = self._take(lane)
         lane.is_scheduled = False

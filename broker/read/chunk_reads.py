@@ -1,8 +1,7 @@
 """Reads row groups of segments as batches: each once for all its readers, and ahead of them.
 
 A flight (`flights`) brings one range of a segment with one or more row groups, which become chunks
-one by one. What came is kept, encoded, within the memory that it shares with what was read from the
-WAL.
+one by one. The chunks stay in memory, encoded. They share that memory with reads of the WAL.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class ColdReader:
         return found
 
     async def load(self, pieces: Sequence[LogPiece]) -> SegmentsLoaded:
-        """Read row groups, and tables. What is left out has changed meanwhile, or is known now."""
+        """Read row groups, and tables. A missing part has changed meanwhile, or is known now."""
         wanted: list[SegmentPart] = list(dict.fromkeys(piece.part for piece in pieces))
         outcomes = await asyncio.gather(*map(self._load, wanted))
         return {

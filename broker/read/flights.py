@@ -54,7 +54,7 @@ class Flights:
     """One broker's flights of one kind. To be closed."""
 
     def __init__(self, waited_for: AtOnce, ahead: AtOnce, memory: ReadMemory) -> None:
-        """`memory`: where what comes is kept; half of it is for what was read ahead."""
+        """`memory` keeps the ranges that came; half of it is for those read ahead."""
         self._gate = ReadGate(*waited_for)
         self._ahead_gate = ReadGate(*ahead)
         self._memory = memory

@@ -1,6 +1,6 @@
 """Reads ranges of WAL objects: each once for all its readers, and ahead of them.
 
-A flight (`flights`) brings one range. What came is kept in the read cache, for the readers of other
+A flight (`flights`) brings one range. The read cache keeps it for the readers of other
 partitions of the same object.
 """
 

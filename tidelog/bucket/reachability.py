@@ -40,7 +40,14 @@ from tidelog.bucket.object_keys import (
 )
 from tidelog.coordinator.cluster.records.topics import Tenures
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, Slot, TenureKey, TopicPartition
+from tidelog.identifiers import (
+    FIRST_LEADER_EPOCH,
+    Epoch,
+    Incarnation,
+    Slot,
+    TenureKey,
+    TopicPartition,
+)
 from tidelog.storage.segment.segment import SegmentName
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.storage.table.table_state import TableState
@@ -48,8 +55,6 @@ from tidelog.wal.format.image_codec import Images
 from tidelog.wal.format.object_format import WAL_SUFFIX, wal_position
 from tidelog.wal.log.adoption import object_key
 from tidelog.wal.recover.slot_runs import SlotRun, below, runs_of, without
-
-FIRST_LEADER_EPOCH = LeaderEpoch(0)
 
 
 @dataclass(frozen=True, slots=True)

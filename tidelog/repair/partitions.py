@@ -18,7 +18,14 @@ from tidelog.concurrency import read_all
 from tidelog.coordinator.cluster.log.leases import told_durable
 from tidelog.coordinator.cluster.records.records import OffsetRange
 from tidelog.errors import CorruptObject, MissingObject
-from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot, TenureKey, TopicPartition
+from tidelog.identifiers import (
+    FIRST_LEADER_EPOCH,
+    FIRST_SLOT,
+    Incarnation,
+    Slot,
+    TenureKey,
+    TopicPartition,
+)
 from tidelog.storage.segment.segment import table_prefix
 from tidelog.storage.table.table_state import PartitionTable
 from tidelog.wal.log.extents import Extent, Extents
@@ -26,7 +33,7 @@ from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart
 from tidelog.wal.log.tenure import Tenure
 from tidelog.wal.recover.filler import Filler
-from tidelog.wal.recover.recovery import FIRST_LEADER_EPOCH, decode_handover
+from tidelog.wal.recover.recovery import decode_handover
 from tidelog.wal.recover.salvage import (
     AbortedLoss,
     Event,

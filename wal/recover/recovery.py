@@ -24,9 +24,9 @@ from tidelog.clock import Clock
 from tidelog.concurrency import read_all
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import (
+    FIRST_LEADER_EPOCH,
     FIRST_SLOT,
     Incarnation,
-    LeaderEpoch,
     MetadataStamp,
     Slot,
     TenureKey,
@@ -43,7 +43,6 @@ from tidelog.wal.log.tenure import Tenure, TenureEnd
 from tidelog.wal.recover.wal_reader import WalContent, WalReader
 from tidelog.wal.write.checkpoint import WalCheckpoint
 
-FIRST_LEADER_EPOCH = LeaderEpoch(0)
 WALS_AT_ONCE_MAX = 8
 HANDOVERS_AT_ONCE_MAX = 64
 

@@ -80,7 +80,7 @@ async def fetch(
 
 
 def _note(broker: DataServices, reads: Iterable[PartitionRead]) -> None:
-    """Count what was read; a client that knows a later leader epoch makes the view be renewed."""
+    """Count the reads. Request a renewal of the view where a client knows a later leader epoch."""
     metrics = broker.metrics
     for read in reads:
         metrics.fetched_bytes += read.found.size_bytes

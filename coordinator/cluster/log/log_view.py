@@ -18,8 +18,8 @@ from tidelog.coordinator.cluster.records.records import (
     identify_entry,
 )
 from tidelog.coordinator.cluster.records.settings import ClusterSettings
+from tidelog.coordinator.cluster.state.draft import InvalidRecord
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.coordinator.cluster.state.transitions import InvalidRecord
 from tidelog.errors import CorruptObject, Fenced, MissingObject, UnsupportedFormat
 from tidelog.identifiers import MetadataStamp
 from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tidelog.coordinator.cluster.records.cluster_id import is_cluster_id
@@ -36,8 +36,8 @@ from tidelog.coordinator.cluster.records.topics import (
     collision_key,
     topic_name_fault,
 )
+from tidelog.coordinator.cluster.state.draft import Draft, InvalidRecord
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo, RetiredWal
-from tidelog.errors import Refused
 from tidelog.identifiers import (
     Epoch,
     Incarnation,
@@ -60,26 +60,13 @@ LOSSES_MAX = 10_000
 """Accepted losses that the state keeps."""
 GROUP_NAME_BYTES_MAX = 1024
 """The name of a group with overrides, in UTF-8: it bounds state and snapshots."""
-FIRST_LEADER_EPOCH = LeaderEpoch(0)
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class InvalidRecord(Refused):
-    """The state does not allow this metadata record; nothing was applied."""
-
-    def __init__(self, record: Record, why: str) -> None:
-        super().__init__(f"metadata record {type(record).__name__} is not valid: {why}")
-        self.record = record
-        self.why = why
 
 
 def extend(state: ClusterState, author: Epoch | None, records: Sequence[Record]) -> ClusterState:
     """The state after `records` as a part of the entry that follows `state.sequence`."""
     if not records:
         return state
-    draft = _Draft(state, author)
+    draft = Draft(state, author)
     if author is None:
         _check_without_author(state, records)
     for record in records:
@@ -89,87 +76,7 @@ def extend(state: ClusterState, author: Epoch | None, records: Sequence[Record])
     return draft.finish()
 
 
-class _Table(Generic[K, V]):
-    """A mapping that is copied at its first change."""
-
-    __slots__ = ("_changed", "view")
-
-    def __init__(self, base: Mapping[K, V]) -> None:
-        self.view = base
-        self._changed: dict[K, V] | None = None
-
-    def _own(self) -> dict[K, V]:
-        if self._changed is None:
-            self.view = self._changed = dict(self.view)
-        return self._changed
-
-    def put(self, key: K, value: V) -> None:
-        self._own()[key] = value
-
-    def drop(self, key: K) -> None:
-        del self._own()[key]
-
-
-class _Draft:
-    """A state while records are applied to it."""
-
-    def __init__(self, state: ClusterState, author: Epoch | None) -> None:
-        self.base = state
-        self.author = author
-        self.sequence = state.sequence + 1
-        self.cluster = state.cluster
-        self.topics = _Table(state.topics)
-        self.topic_ids = _Table(state.topic_ids)
-        self.brokers = _Table(state.brokers)
-        self.live_epochs = _Table(state.live_epochs)
-        self.retired = _Table(state.retired)
-        self.deleted = _Table(state.deleted)
-        self.overrides = _Table(state.overrides)
-        self.next_producer_id = state.next_producer_id
-        self.losses = state.losses
-        self.lost_entries = state.lost_entries
-
-    def finish(self) -> ClusterState:
-        return replace(
-            self.base,
-            cluster=self.cluster,
-            topics=self.topics.view,
-            topic_ids=self.topic_ids.view,
-            brokers=self.brokers.view,
-            live_epochs=self.live_epochs.view,
-            retired=self.retired.view,
-            deleted=self.deleted.view,
-            overrides=self.overrides.view,
-            next_producer_id=self.next_producer_id,
-            losses=self.losses,
-            lost_entries=self.lost_entries,
-        )
-
-    def topic(self, topic_id: TopicId, record: Record) -> Topic:
-        topic = self.topics.view.get(topic_id)
-        if topic is None:
-            raise InvalidRecord(record, f"there is no topic {topic_id}")
-        return topic
-
-    def live(self, epoch: Epoch, record: Record) -> Incarnation:
-        info = self.brokers.view.get(epoch)
-        if info is None:
-            raise InvalidRecord(record, f"there is no live incarnation with epoch {epoch}")
-        if info.fenced:
-            raise InvalidRecord(record, f"incarnation {info.incarnation} is fenced")
-        return info.incarnation
-
-    def first_tenures(self, owners: Iterable[Epoch], record: Record) -> list[Tenures]:
-        # Partitions of one owner share the tuple: a topic of 10,000 takes little memory.
-        shared: dict[Epoch, Tenures] = {}
-        for epoch in owners:
-            if epoch not in shared:
-                owner = self.live(epoch, record)
-                shared[epoch] = (Tenure(FIRST_LEADER_EPOCH, owner, None),)
-        return [shared[epoch] for epoch in owners]
-
-
-def _check_author(draft: _Draft, author: Epoch, record: Record) -> None:
+def _check_author(draft: Draft, author: Epoch, record: Record) -> None:
     """Rule A4; within an entry too, so that an incarnation may fence itself in its last record."""
     info = draft.brokers.view.get(author)
     if info is None:
@@ -199,7 +106,7 @@ def _check_without_author(state: ClusterState, records: Sequence[Record]) -> Non
             raise InvalidRecord(record, "a registering broker may only fence its own predecessor")
 
 
-def _cluster_created(draft: _Draft, record: ClusterCreated) -> None:
+def _cluster_created(draft: Draft, record: ClusterCreated) -> None:
     if draft.sequence != 0 or draft.cluster is not None:
         raise InvalidRecord(record, "only entry 0 creates a cluster")
     if not is_cluster_id(record.cluster_id):
@@ -210,7 +117,7 @@ def _cluster_created(draft: _Draft, record: ClusterCreated) -> None:
     draft.cluster = record
 
 
-def _broker_registered(draft: _Draft, record: BrokerRegistered) -> None:
+def _broker_registered(draft: Draft, record: BrokerRegistered) -> None:
     if not 0 <= record.broker_id <= BROKER_ID_MAX:
         raise InvalidRecord(record, f"broker id {record.broker_id} is not in [0, {BROKER_ID_MAX}]")
     if not 1 <= record.port <= PORT_MAX or record.host == "":
@@ -241,12 +148,12 @@ def _broker_registered(draft: _Draft, record: BrokerRegistered) -> None:
     draft.live_epochs.put(record.broker_id, epoch)
 
 
-def _lease_resumed(draft: _Draft, record: LeaseResumed) -> None:
+def _lease_resumed(draft: Draft, record: LeaseResumed) -> None:
     if record.epoch != draft.author:
         raise InvalidRecord(record, f"{draft.author} cannot speak for epoch {record.epoch}")
 
 
-def _broker_fenced(draft: _Draft, record: BrokerFenced) -> None:
+def _broker_fenced(draft: Draft, record: BrokerFenced) -> None:
     incarnation = draft.live(record.epoch, record)
     if record.durable_end < 0:
         raise InvalidRecord(record, f"{record.durable_end} slots cannot be durable")
@@ -255,7 +162,7 @@ def _broker_fenced(draft: _Draft, record: BrokerFenced) -> None:
     draft.live_epochs.drop(incarnation.broker_id)
 
 
-def _incarnation_retired(draft: _Draft, record: IncarnationRetired) -> None:
+def _incarnation_retired(draft: Draft, record: IncarnationRetired) -> None:
     info = draft.brokers.view.get(record.epoch)
     if info is None or not info.fenced:
         raise InvalidRecord(record, f"epoch {record.epoch} is not that of a fenced incarnation")
@@ -298,7 +205,7 @@ def _incarnation_retired(draft: _Draft, record: IncarnationRetired) -> None:
     draft.retired.put(record.epoch, retired)
 
 
-def _topic_created(draft: _Draft, record: TopicCreated) -> None:
+def _topic_created(draft: Draft, record: TopicCreated) -> None:
     if fault := topic_name_fault(record.name):
         raise InvalidRecord(record, fault)
     key = collision_key(record.name)
@@ -322,7 +229,7 @@ def _topic_created(draft: _Draft, record: TopicCreated) -> None:
     draft.topic_ids.put(key, record.topic_id)
 
 
-def _partitions_created(draft: _Draft, record: PartitionsCreated) -> None:
+def _partitions_created(draft: Draft, record: PartitionsCreated) -> None:
     topic = draft.topic(record.topic_id, record)
     count = topic.partition_count + len(record.owners)
     if not topic.partition_count < count <= PARTITIONS_PER_TOPIC_MAX:
@@ -335,21 +242,21 @@ def _partitions_created(draft: _Draft, record: PartitionsCreated) -> None:
     draft.topics.put(record.topic_id, replace(topic, partitions=(*topic.partitions, *added)))
 
 
-def _topic_deleted(draft: _Draft, record: TopicDeleted) -> None:
+def _topic_deleted(draft: Draft, record: TopicDeleted) -> None:
     topic = draft.topic(record.topic_id, record)
     draft.topics.drop(record.topic_id)
     draft.topic_ids.drop(collision_key(topic.name))
     draft.deleted.put(record.topic_id, draft.sequence)
 
 
-def _topics_forgotten(draft: _Draft, record: TopicsForgotten) -> None:
+def _topics_forgotten(draft: Draft, record: TopicsForgotten) -> None:
     for topic_id in record.topic_ids:
         if topic_id not in draft.deleted.view:
             raise InvalidRecord(record, f"topic {topic_id} is not known as deleted")
         draft.deleted.drop(topic_id)
 
 
-def _incarnations_forgotten(draft: _Draft, record: IncarnationsForgotten) -> None:
+def _incarnations_forgotten(draft: Draft, record: IncarnationsForgotten) -> None:
     named = {
         tenure.incarnation.epoch
         for topic in draft.topics.view.values()
@@ -364,7 +271,7 @@ def _incarnations_forgotten(draft: _Draft, record: IncarnationsForgotten) -> Non
         draft.retired.drop(epoch)
 
 
-def _configs_changed(draft: _Draft, record: ConfigsChanged) -> None:
+def _configs_changed(draft: Draft, record: ConfigsChanged) -> None:
     if record.scope is ConfigScope.TOPIC:
         try:
             topic_id = UUID(record.name)
@@ -400,7 +307,7 @@ def _configs_changed(draft: _Draft, record: ConfigsChanged) -> None:
         draft.overrides.drop(place)
 
 
-def _tenures_opened(draft: _Draft, record: TenuresOpened) -> None:
+def _tenures_opened(draft: Draft, record: TenuresOpened) -> None:
     for group in record.opened:
         topic = draft.topic(group.topic_id, record)
         changed: dict[int, Tenures] = {}
@@ -424,7 +331,7 @@ def _tenures_opened(draft: _Draft, record: TenuresOpened) -> None:
 
 
 def _led_by_author(
-    draft: _Draft, record: PartitionMoved | LossAccepted, act: str
+    draft: Draft, record: PartitionMoved | LossAccepted, act: str
 ) -> tuple[Topic, Tenure]:
     """The record's topic, and the partition's newest tenure; only its owner may do this `act`."""
     topic = draft.topic(record.topic_id, record)
@@ -438,7 +345,7 @@ def _led_by_author(
     return topic, leader
 
 
-def _put_tenures(draft: _Draft, topic: Topic, changed: Mapping[int, Tenures]) -> None:
+def _put_tenures(draft: Draft, topic: Topic, changed: Mapping[int, Tenures]) -> None:
     """Replace the tenures of some of a topic's partitions."""
     partitions = tuple(
         changed.get(number, tenures) for number, tenures in enumerate(topic.partitions)
@@ -446,7 +353,7 @@ def _put_tenures(draft: _Draft, topic: Topic, changed: Mapping[int, Tenures]) ->
     draft.topics.put(topic.topic_id, replace(topic, partitions=partitions))
 
 
-def _partition_moved(draft: _Draft, record: PartitionMoved) -> None:
+def _partition_moved(draft: Draft, record: PartitionMoved) -> None:
     topic, leader = _led_by_author(draft, record, "give it away")
     owner = draft.live(record.owner, record)
     if owner == leader.incarnation:
@@ -467,7 +374,7 @@ def _partition_moved(draft: _Draft, record: PartitionMoved) -> None:
     _put_tenures(draft, topic, {record.partition: (*topic.partitions[record.partition], tenure)})
 
 
-def _loss_accepted(draft: _Draft, record: LossAccepted) -> None:
+def _loss_accepted(draft: Draft, record: LossAccepted) -> None:
     topic, leader = _led_by_author(draft, record, "give up what is lost of it")
     if record.handover == "":
         raise InvalidRecord(record, "it names no image")
@@ -486,7 +393,7 @@ def _loss_accepted(draft: _Draft, record: LossAccepted) -> None:
     draft.losses = (*draft.losses, record)
 
 
-def _log_end_accepted(draft: _Draft, record: LogEndAccepted) -> None:
+def _log_end_accepted(draft: Draft, record: LogEndAccepted) -> None:
     entries = record.entries
     if not 0 < entries.first <= draft.sequence <= entries.last:
         raise InvalidRecord(
@@ -504,7 +411,7 @@ def _current(topic: Topic, number: int, record: Record) -> Tenure:
     return topic.partitions[number][-1]
 
 
-def _producer_ids_allocated(draft: _Draft, record: ProducerIdsAllocated) -> None:
+def _producer_ids_allocated(draft: Draft, record: ProducerIdsAllocated) -> None:
     if record.first != draft.next_producer_id:
         raise InvalidRecord(
             record, f"the next free producer id is {draft.next_producer_id}, not {record.first}"
@@ -514,7 +421,7 @@ def _producer_ids_allocated(draft: _Draft, record: ProducerIdsAllocated) -> None
     draft.next_producer_id = ProducerId(record.first + record.count)
 
 
-_TRANSITIONS: Mapping[type[Record], Callable[[_Draft, Any], None]] = {
+_TRANSITIONS: Mapping[type[Record], Callable[[Draft, Any], None]] = {
     ClusterCreated: _cluster_created,
     BrokerRegistered: _broker_registered,
     LeaseResumed: _lease_resumed,

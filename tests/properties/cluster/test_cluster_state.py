@@ -33,9 +33,9 @@ from tidelog.coordinator.cluster.records.records import (
     encode_entry,
 )
 from tidelog.coordinator.cluster.records.topics import TopicFate, new_topic_id
+from tidelog.coordinator.cluster.state.draft import InvalidRecord
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot, encode_snapshot
-from tidelog.coordinator.cluster.state.transitions import InvalidRecord
 from tidelog.identifiers import (
     BrokerId,
     Epoch,

@@ -17,9 +17,9 @@ from tidelog.coordinator.cluster.log.snapshots import SNAPSHOT_SUFFIX
 from tidelog.coordinator.cluster.log.stamps import found_stamps
 from tidelog.coordinator.cluster.records.documents import checksum_of
 from tidelog.coordinator.cluster.records.records import MetadataEntry, decode_entry
+from tidelog.coordinator.cluster.state.draft import InvalidRecord
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot
-from tidelog.coordinator.cluster.state.transitions import InvalidRecord
 from tidelog.errors import CorruptObject
 from tidelog.storage.object_store import Buffer, ObjectNotFound
 from tidelog.storage.sequence import NUMBER_DIGITS

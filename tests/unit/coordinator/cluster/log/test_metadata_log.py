@@ -21,8 +21,8 @@ from tidelog.coordinator.cluster.records.records import (
     TopicCreated,
     TopicDeleted,
 )
+from tidelog.coordinator.cluster.state.draft import InvalidRecord
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.coordinator.cluster.state.transitions import InvalidRecord
 from tidelog.errors import CorruptObject, Fenced, Refused
 from tidelog.identifiers import Slot
 from tidelog.storage.object_store import StoreError, StoreNotApplied

@@ -35,9 +35,9 @@ from tidelog.coordinator.cluster.records.records import (
     TopicsForgotten,
 )
 from tidelog.coordinator.cluster.records.topics import TopicFate, created_at, new_topic_id
+from tidelog.coordinator.cluster.state.draft import InvalidRecord
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot, encode_snapshot
-from tidelog.coordinator.cluster.state.transitions import InvalidRecord
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, LeaderEpoch, Slot
 
 FIRST = Incarnation(BrokerId(1), Epoch(1))

@@ -42,8 +42,8 @@ from tidelog.coordinator.cluster.records.records import (
     TopicCreated,
     TopicDeleted,
 )
+from tidelog.coordinator.cluster.state.draft import InvalidRecord
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.coordinator.cluster.state.transitions import InvalidRecord
 from tidelog.identifiers import (
     BrokerId,
     Epoch,
