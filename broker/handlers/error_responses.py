@@ -220,18 +220,26 @@ def _codes(struct: Struct) -> Iterator[int]:
         value = getattr(struct, name)
         if value is not None:
             yield from _codes(value)
-    for name in lists:
+    for name, only_code in lists:
         each_of = getattr(struct, name) or ()
         # A MadeList makes its elements at each iteration. Making them twice costs too much.
-        if not isinstance(each_of, MadeList):
+        if isinstance(each_of, MadeList):
+            continue
+        if only_code is not None:
+            yield from map(only_code, each_of)
+        else:
             for each in each_of:
                 yield from _codes(each)
 
 
+_Lists: TypeAlias = "tuple[tuple[str, Callable[[Struct], int] | None], ...]"
+"""The names of lists of structures; with a function that returns the only code of an element."""
+
+
 @cache
-def _places(struct: type[Struct]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+def _places(struct: type[Struct]) -> tuple[str, tuple[str, ...], _Lists]:
     """The name of the structure's own error code, or empty; then the names of its structures, and
-    of its lists of structures, that contain error codes."""
+    its lists of structures, that contain error codes."""
     own, single, lists = "", [], []
     for field in struct.FIELDS:
         if field.name in CODE_NAMES:
@@ -243,5 +251,6 @@ def _places(struct: type[Struct]) -> tuple[str, tuple[str, ...], tuple[str, ...]
             and field.type.element.struct is not None
             and any(_places(field.type.element.struct))
         ):
-            lists.append(field.name)
+            code, *parts = _places(field.type.element.struct)
+            lists.append((field.name, None if any(parts) else attrgetter(code)))
     return own, tuple(single), tuple(lists)

@@ -137,7 +137,8 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._follow_pace(connection, now, nbytes, begins=bool(frames))
         if frames and self not in self._owner.turns:
             self._begin_some(connection, _BEGUN_AT_ONCE_MAX, costly_too=False)
-            self._owner.turns.join(self)
+            if connection.has_request:
+                self._owner.turns.join(self)
         else:
             self.update_reading()
 
@@ -318,7 +319,8 @@ class ClientSocket(asyncio.BufferedProtocol):
                 begun += 1 if taken.cheap else COSTLY
         except CloseConnection as error:
             self._refuse(error)
-        self._settle(connection)
+        if connection.has_request:
+            self._settle(connection)
         self.update_reading()
         if self._draining:
             self._close_when_finished(connection)
@@ -336,8 +338,9 @@ class ClientSocket(asyncio.BufferedProtocol):
 
     def _go_on(self, connection: ServedConnection) -> None:
         """Queue for a turn: the next requests may now be ready to start."""
-        self._settle(connection)
-        self._owner.turns.join(self)
+        if connection.has_request:
+            self._settle(connection)
+            self._owner.turns.join(self)
         self.update_reading()
 
     def _settle(self, connection: ServedConnection) -> None:

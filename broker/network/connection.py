@@ -105,6 +105,11 @@ class ServedConnection:
         return self._serving
 
     @property
+    def has_request(self) -> bool:
+        """Whether a received request has not started."""
+        return bool(self._frames)
+
+    @property
     def waits(self) -> bool:
         """Whether a received request may start."""
         return self._is_next_accepted() and self._order.admits(api_key_of(self._frames[0]))
