@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from tidelog.broker.environment import BrokerEnvironment
+from tidelog.broker.opened_cluster import OpenedCluster, open_cluster
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.running import RunningBroker
 from tidelog.broker.shutdown import shut_down
-from tidelog.broker.startup import OpenedCluster, open_cluster, startup
+from tidelog.broker.startup import startup
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 
 logger = logging.getLogger(__name__)

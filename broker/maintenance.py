@@ -22,7 +22,7 @@ from tidelog.broker.collect.staged_batches import StagedBatches
 from tidelog.broker.collect.table_collector import TableCollector
 from tidelog.broker.collect.wal_inventory import OwnWal, WalInventory
 from tidelog.broker.environment import BrokerEnvironment
-from tidelog.broker.inherited import InheritedPartitions
+from tidelog.broker.ownership.inherited import InheritedPartitions
 from tidelog.broker.read.wal_tier import LogReader
 from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.settings.settings import BrokerSettings

@@ -8,7 +8,6 @@ from typing import Any
 
 from tidelog.broker.append.adopter import Adopter
 from tidelog.broker.append.write_path import WritePath
-from tidelog.broker.balancer import Balancer
 from tidelog.broker.clean.log_cleaner import LogCleaner
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.coordinate.transaction_admission import Admissions
@@ -21,9 +20,7 @@ from tidelog.broker.health import Health
 from tidelog.broker.maintenance import Maintenance
 from tidelog.broker.membership import Membership
 from tidelog.broker.network.server import KafkaServer
-from tidelog.broker.partition_giving import PartitionGiving
-from tidelog.broker.partition_moves import PartitionMoves
-from tidelog.broker.partition_recovery import PartitionRecovery
+from tidelog.broker.ownership.ownership import Ownership
 from tidelog.broker.read.fetcher import Fetcher
 from tidelog.broker.read.offset_lookup import OffsetLookup
 from tidelog.broker.read.read_path import ReadPath
@@ -34,7 +31,6 @@ from tidelog.broker.tables.tables import Tables
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
-from tidelog.coordinator.cluster.membership.watcher import Watcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +71,6 @@ class Coordination:
     admissions: Admissions
     adopter: Adopter
     producer_ids: ProducerIds
-
-
-@dataclass(frozen=True, slots=True)
-class Ownership:
-    """How partitions come to this broker and leave it."""
-
-    watcher: Watcher
-    recovery: PartitionRecovery
-    giving: PartitionGiving
-    balancer: Balancer
-    moves: PartitionMoves
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tidelog.broker.handlers.services import (
 from tidelog.broker.membership import Membership
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.server import KafkaServer
-from tidelog.broker.partition_moves import PartitionMoves
+from tidelog.broker.ownership.partition_moves import PartitionMoves
 from tidelog.broker.read.fetch_session import FetchSessions
 from tidelog.broker.running import Coordination, Fairness, Reads, TopicTables
 from tidelog.broker.settings.live import LiveSettings

@@ -1,8 +1,7 @@
 """The start of a broker incarnation, and the effects of a death in each step.
 
-1. Probe the store and open the metadata log (an empty prefix becomes a cluster). A death leaves
-   nothing of this incarnation.
-2. Take the address, so that it is known. Connections are refused until the broker is ready.
+`opened_cluster` does steps 1 and 2.
+
 3. Register (B1) in the entry that fences the previous incarnation of this id, once that is dead;
    fence other brokers whose processes have certainly ended. A death leaves a registered incarnation
    without a WAL; the other brokers and the next start fence it like any other.
@@ -20,127 +19,46 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
 from typing import Any
 
 from tidelog.broker.append.adopter import Adopter
 from tidelog.broker.append.write_path import WritePath, open_write_path
-from tidelog.broker.balancer import Balancer
 from tidelog.broker.clean.table_path import TablePath
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.coordinate.transaction_admission import Admissions
-from tidelog.broker.environment import BrokerEnvironment
-from tidelog.broker.fairness.answer_memory import AnswerMemory
-from tidelog.broker.fairness.connection_limits import ConnectionLimits, descriptors_left
-from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.health import Health
 from tidelog.broker.maintenance import Maintenance, expire_producers, new_maintenance
 from tidelog.broker.membership import Membership, ReportedProgress
-from tidelog.broker.network.reserved_address import ReservedAddress
-from tidelog.broker.options import BrokerOptions
-from tidelog.broker.partition_giving import PartitionGiving
-from tidelog.broker.partition_moves import PartitionMoves
-from tidelog.broker.partition_recovery import PartitionRecovery
+from tidelog.broker.opened_cluster import OpenedCluster
+from tidelog.broker.ownership.ownership import Ownership, new_ownership
+from tidelog.broker.ownership.partition_recovery import PartitionRecovery
 from tidelog.broker.partitions.partitions import PartitionRegistry
 from tidelog.broker.peers.peers import Peers
-from tidelog.broker.read.read_path import ReadPath
 from tidelog.broker.running import (
     Coordination,
-    Fairness,
-    Ownership,
     Reads,
     RunningBroker,
     RunningTasks,
     TopicTables,
 )
 from tidelog.broker.serving import new_server, new_services
-from tidelog.broker.settings import layers as layer_settings
 from tidelog.broker.settings.live import LiveSettings
-from tidelog.broker.tables.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.broker.telemetry.layer_metrics import UnservedCollector
-from tidelog.broker.telemetry.limits_met import LimitsMet
-from tidelog.broker.telemetry.metrics import LARGE_BATCHES_WAITING, BrokerMetrics
+from tidelog.broker.telemetry.metrics import LARGE_BATCHES_WAITING
 from tidelog.clock import Clock
-from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
 from tidelog.coordinator.cluster.membership.assignment import spread
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
 from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
 from tidelog.coordinator.cluster.membership.registration import register
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
-from tidelog.coordinator.cluster.membership.watcher import Watcher
 from tidelog.coordinator.cluster.records.records import ConfigsChanged, Record
 from tidelog.identifiers import TopicPartition
-from tidelog.network import Network
-from tidelog.storage.stores.probe import probe
 from tidelog.wal.log.image import PartitionImage
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedCluster:
-    """A cluster that a process has opened but not joined."""
-
-    options: BrokerOptions
-    environment: BrokerEnvironment
-    metrics: BrokerMetrics
-    metadata: MetadataLog
-    settings: LiveSettings
-    segment_ages: SegmentAges
-    limits: LimitsMet
-    reads: ReadPath
-    fairness: Fairness
-    address: ReservedAddress
-
-
-async def open_cluster(
-    options: BrokerOptions,
-    environment: BrokerEnvironment,
-    metrics: BrokerMetrics,
-    closing: AsyncExitStack,
-) -> OpenedCluster:
-    """Steps 1 and 2. `closing` undoes them."""
-    configured = options.settings
-    # A process with too few descriptors is refused before it makes a bucket a cluster.
-    descriptors = descriptors_left(configured, options.descriptors_max)
-    ages = SegmentAges(configured.integer("log.delete.grace.ms") / 1000)
-    environment = replace(
-        environment, store=SegmentAgingStore(environment.store, environment.clock, ages)
-    )
-    limits = LimitsMet(metrics.registry, environment.clock)
-    await probe(environment.store, environment.entropy)
-    metadata = await MetadataLog.open(
-        environment.store,
-        environment.clock,
-        environment.entropy,
-        create=True,
-        settings=layer_settings.cluster_settings(configured),
-        offload=environment.offload,
-    )
-    closing.push_async_callback(metadata.close)
-    settings = LiveSettings(configured, lambda: metadata.state)
-    settings.renew()
-    address = await _reserve(options, environment.network)
-    reads = ReadPath(environment, configured)
-    closing.push_async_callback(reads.close)
-    closing.push_async_callback(address.close)
-    fairness = Fairness(
-        SliceTurns(),
-        AnswerMemory(configured.integer("queued.max.answer.bytes")),
-        ConnectionLimits(settings.now, descriptors),
-    )
-    return OpenedCluster(
-        options, environment, metrics, metadata, settings, ages, limits, reads, fairness, address
-    )
-
-
-async def _reserve(options: BrokerOptions, network: Network) -> ReservedAddress:
-    if options.listen is None:
-        return await ReservedAddress.take_default(network)
-    return await ReservedAddress.take(network, *options.listen)
 
 
 async def startup(
@@ -173,7 +91,9 @@ async def startup(
     )
     peers = _open_peers(opened, membership, closing)
     coordination = _coordinate(opened, membership, writes, recovery, peers)
-    ownership = _ownership(opened, membership, writes, recovery, coordination, peers)
+    ownership = new_ownership(
+        environment, settings.now, membership, writes, recovery, coordination.coordinators, peers
+    )
     closing.push_async_callback(ownership.giving.close)
     health = _health(opened, membership, writes, coordination, table_path, reads)
     maintenance = new_maintenance(
@@ -298,34 +218,6 @@ async def _take_over(opened: OpenedCluster, membership: Membership) -> None:
         opened.settings.now().integer("wal.uploads.in.flight.max"),
         spread,
     )
-
-
-def _ownership(
-    opened: OpenedCluster,
-    membership: Membership,
-    writes: WritePath,
-    recovery: PartitionRecovery,
-    coordination: Coordination,
-    peers: Peers,
-) -> Ownership:
-    """How partitions come and leave. The watch over other brokers begins when the start has taken
-    over what it found."""
-    environment, metadata, me = opened.environment, opened.metadata, membership.incarnation
-    watcher = Watcher(
-        metadata,
-        environment.store,
-        environment.clock,
-        environment.entropy,
-        environment.network,
-        membership.lease,
-        membership.incarnation,
-        opened.settings.now().integer("wal.uploads.in.flight.max"),
-        membership.progress.uploads,
-    )
-    giving = PartitionGiving(metadata, writes, coordination.coordinators.keep_in_step)
-    balancer = Balancer(metadata, me, giving, environment.clock, opened.settings.now)
-    moves = PartitionMoves(membership.state, me, giving, peers)
-    return Ownership(watcher, recovery, giving, balancer, moves)
 
 
 def _table_path(

@@ -30,7 +30,7 @@ from tidelog.protocol.headers import (
     encode_short_response,
 )
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.api_versions import ApiVersion
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersion
 from tidelog.protocol.wire import Buffer, LongMessage
 
 if TYPE_CHECKING:

@@ -24,12 +24,10 @@ from tidelog.protocol.schemas import (
     fetch,
     group_offsets,
     groups,
-    metadata,
     produce,
-    replicas,
-    topics,
     transactions,
 )
+from tidelog.protocol.schemas.cluster import metadata, replicas, topics
 from tidelog.protocol.wire import STEP_ELEMENTS
 
 if TYPE_CHECKING:

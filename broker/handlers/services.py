@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinate.coordinators import Coordinators
     from tidelog.broker.coordinate.transaction_admission import Admissions
     from tidelog.broker.fairness.slice_turns import SliceTurns
-    from tidelog.broker.partition_moves import PartitionMoves
+    from tidelog.broker.ownership.partition_moves import PartitionMoves
     from tidelog.broker.partitions.partitions import PartitionRegistry
     from tidelog.broker.read.fetch_session import FetchSessions
     from tidelog.broker.read.fetcher import Fetcher

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tidelog.protocol.schemas.metadata_moved import MetadataMovedRequest, MetadataMovedResponse
+from tidelog.protocol.schemas.own.metadata_moved import MetadataMovedRequest, MetadataMovedResponse
 
 
 class HintForm:

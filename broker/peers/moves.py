@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from tidelog.identifiers import BrokerId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.errors import MalformedMessage
-from tidelog.protocol.schemas.replicas import (
+from tidelog.protocol.schemas.cluster.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tidelog.broker.read.chunk_reads import ChunkReads
 from tidelog.broker.read.object_reads import ObjectReads
-from tidelog.broker.read.segment_indexes import SegmentIndexes
+from tidelog.broker.read.segments.chunk_reads import ChunkReads
+from tidelog.broker.read.segments.segment_indexes import SegmentIndexes
 from tidelog.wal.read.read_cache import ReadMemory
 from tidelog.wal.read.tail_cache import TailCache
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidelog.broker.partitions.partitions import Partition
-from tidelog.broker.read.cold_times import ColdTimes
+from tidelog.broker.read.segments.cold_times import ColdTimes
 from tidelog.broker.read.wal_tier import LogReader
 from tidelog.errors import MissingObject
 from tidelog.offload import Offload

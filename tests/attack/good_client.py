@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from tests.unit.broker.loopback import Client
 from tests.unit.broker.one_broker import produce_request
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tidelog.protocol.schemas.produce import ProduceResponse
-from tidelog.protocol.schemas.topics import (
+from tidelog.protocol.schemas.cluster.topics import (
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from tidelog.protocol.schemas.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.schemas.produce import ProduceResponse
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, decode_records, encode_batch
 

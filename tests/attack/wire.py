@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from tidelog.protocol.headers import encode_request
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.topics import CreatableTopic, CreateTopicsRequest
+from tidelog.protocol.schemas.cluster.topics import CreatableTopic, CreateTopicsRequest
 
 Buffer = bytes | bytearray | memoryview
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from tests.simulation.owners import OWNER, Owner
 from tests.simulation.patches import Breakage, Patch
 from tidelog.broker.coordinate.marker_delivery import MarkerDelivery
-from tidelog.broker.partition_giving import PartitionGiving
+from tidelog.broker.ownership.partition_giving import PartitionGiving
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.broker.peers.markers import MarkerCodes, RemoteMarkers
 from tidelog.broker.peers.peers import Peers

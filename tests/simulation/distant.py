@@ -20,8 +20,8 @@ from tidelog.client.settings import ClientSettings
 from tidelog.client.transport import BrokerConnection
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.frames import new_scratch
+from tidelog.protocol.schemas.cluster.metadata import MetadataRequest
 from tidelog.protocol.schemas.coordinators import FindCoordinatorRequest
-from tidelog.protocol.schemas.metadata import MetadataRequest
 from tidelog.protocol.schemas.produce import (
     PartitionProduceData,
     ProduceRequest,

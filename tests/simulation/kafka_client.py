@@ -20,13 +20,23 @@ from tidelog.client.transport import Address, BrokerConnection, R
 from tidelog.protocol.error_codes import ErrorCode, error_name
 from tidelog.protocol.frames import new_scratch
 from tidelog.protocol.message import Request
+from tidelog.protocol.schemas.cluster.metadata import MetadataRequest
+from tidelog.protocol.schemas.cluster.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
 from tidelog.protocol.schemas.fetch import (
     FetchablePartitionResponse,
     FetchPartition,
     FetchRequest,
     FetchTopic,
 )
-from tidelog.protocol.schemas.metadata import MetadataRequest
 from tidelog.protocol.schemas.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -37,16 +47,6 @@ from tidelog.protocol.schemas.produce import (
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
-)
-from tidelog.protocol.schemas.topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-    DeleteTopicsRequest,
-    DeleteTopicState,
 )
 from tidelog.protocol.schemas.transactions import InitProducerIdRequest
 from tidelog.records.batch import BatchHeader, iterate_batches

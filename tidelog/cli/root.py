@@ -34,7 +34,7 @@ COMMANDS = (
     "fsck",
     "inspect",
 )
-"""The modules of the commands; each has an object of the same name."""
+"""The modules in `commands`; each has an object of the same name."""
 
 
 class _Commands(click.Group):
@@ -46,7 +46,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"tidelog.cli.{cmd_name}")
+        module = importlib.import_module(f"tidelog.cli.commands.{cmd_name}")
         command: click.Command = getattr(module, cmd_name)
         return command
 

@@ -9,18 +9,21 @@ from tidelog.client.errors import ReadRefused, RequestRefused, check_read, no_to
 from tidelog.client.metadata import TopicMetadata, topic_metadata
 from tidelog.client.pool import Client
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.configs import (
+from tidelog.protocol.schemas.cluster.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
 )
-from tidelog.protocol.schemas.metadata import DescribeClusterRequest, DescribeClusterResponse
-from tidelog.protocol.schemas.replicas import (
+from tidelog.protocol.schemas.cluster.metadata import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from tidelog.protocol.schemas.cluster.replicas import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
-from tidelog.protocol.schemas.topics import (
+from tidelog.protocol.schemas.cluster.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,

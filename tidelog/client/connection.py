@@ -22,7 +22,7 @@ from tidelog.protocol.headers import (
     response_body_position,
 )
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.api_versions import ApiVersionsResponse
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsResponse
 from tidelog.protocol.schemas.produce import ProduceRequest
 from tidelog.protocol.wire import Buffer
 

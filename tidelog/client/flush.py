@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tidelog.client.errors import RequestRefused
 from tidelog.client.pool import Client
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.flush import FlushPartitionResult, FlushTopic, FlushTopicsRequest
+from tidelog.protocol.schemas.own.flush import FlushPartitionResult, FlushTopic, FlushTopicsRequest
 
 ANSWER_MARGIN_MS = 5000
 """The client waits this much longer than the broker."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog.client.transport import Address
-from tidelog.protocol.schemas.metadata import MetadataResponse, MetadataResponseTopic
+from tidelog.protocol.schemas.cluster.metadata import MetadataResponse, MetadataResponseTopic
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from tidelog.clock import Clock
 from tidelog.network import Network
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.coordinators import FindCoordinatorRequest
-from tidelog.protocol.schemas.metadata import (
+from tidelog.protocol.schemas.cluster.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
 )
+from tidelog.protocol.schemas.coordinators import FindCoordinatorRequest
 
 R = TypeVar("R", bound=Response)
 

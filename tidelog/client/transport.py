@@ -15,7 +15,7 @@ from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.errors import MalformedMessage
 from tidelog.protocol.frames import FrameReader
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 R = TypeVar("R", bound=Response)
 

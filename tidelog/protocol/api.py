@@ -10,27 +10,26 @@ from typing import Final
 from tidelog.protocol.errors import UnknownApi
 from tidelog.protocol.message import Request, Response
 from tidelog.protocol.schemas import (
-    acls,
-    adopt,
-    api_versions,
-    configs,
     consumer_groups,
     coordinators,
     fetch,
-    flush,
     group_offsets,
     groups,
-    metadata,
-    metadata_moved,
     offsets,
     produce,
-    quorum,
-    replicas,
-    sasl,
-    topics,
     transaction_listing,
     transactions,
 )
+from tidelog.protocol.schemas.cluster import (
+    api_versions,
+    configs,
+    metadata,
+    quorum,
+    replicas,
+    topics,
+)
+from tidelog.protocol.schemas.own import adopt, flush, metadata_moved
+from tidelog.protocol.schemas.security import acls, sasl
 
 OWN_KEYS_FROM: Final = 20_000
 """The first key of Tidelog's own requests. ApiVersions does not list them."""

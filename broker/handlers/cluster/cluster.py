@@ -15,12 +15,12 @@ from tidelog.errors import TidelogError
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Response
-from tidelog.protocol.schemas.metadata import (
+from tidelog.protocol.schemas.cluster.metadata import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from tidelog.protocol.schemas.replicas import (
+from tidelog.protocol.schemas.cluster.replicas import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,

@@ -26,7 +26,7 @@ from tidelog.coordinator.cluster.records.records import ConfigsChanged, ConfigSc
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.made_list import made_list
-from tidelog.protocol.schemas.configs import (
+from tidelog.protocol.schemas.cluster.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,

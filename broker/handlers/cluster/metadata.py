@@ -33,7 +33,7 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.made_list import made_list
 from tidelog.protocol.message import Response
-from tidelog.protocol.schemas.metadata import (
+from tidelog.protocol.schemas.cluster.metadata import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

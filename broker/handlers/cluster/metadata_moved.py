@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import ClusterServices
-from tidelog.protocol.schemas.metadata_moved import MetadataMovedRequest, MetadataMovedResponse
+from tidelog.protocol.schemas.own.metadata_moved import MetadataMovedRequest, MetadataMovedResponse
 
 
 async def metadata_moved(

@@ -15,7 +15,7 @@ from tidelog.broker.topics.topic_creation import TopicRefused, named_owner
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import BrokerId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.quorum import (
+from tidelog.protocol.schemas.cluster.quorum import (
     DescribeQuorumPartitionResponse,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -24,7 +24,7 @@ from tidelog.protocol.schemas.quorum import (
     QuorumNode,
     ReplicaState,
 )
-from tidelog.protocol.schemas.replicas import (
+from tidelog.protocol.schemas.cluster.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterReplicaLogDirPartitionResult,

@@ -31,7 +31,7 @@ from tidelog.coordinator.cluster.state.transitions import PARTITIONS_PER_TOPIC_M
 from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Response
-from tidelog.protocol.schemas.topics import (
+from tidelog.protocol.schemas.cluster.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,

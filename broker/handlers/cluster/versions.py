@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.api_versions import (
+from tidelog.protocol.schemas.cluster.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,

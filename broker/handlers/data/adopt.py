@@ -14,7 +14,7 @@ from tidelog.coordinator.transaction.commands import Identity
 from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM
 from tidelog.identifiers import ProducerEpoch, ProducerId, TopicId
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.adopt import (
+from tidelog.protocol.schemas.own.adopt import (
     AdoptPartition,
     AdoptPartitionResult,
     AdoptRequest,

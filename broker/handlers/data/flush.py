@@ -10,7 +10,7 @@ from tidelog.broker.handlers.services import DataServices
 from tidelog.broker.partitions.partitions import Partition, PartitionError
 from tidelog.errors import TidelogError
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.flush import (
+from tidelog.protocol.schemas.own.flush import (
     FlushPartitionResult,
     FlushTopicResult,
     FlushTopicsRequest,

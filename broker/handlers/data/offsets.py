@@ -13,6 +13,13 @@ from tidelog.broker.topics.topic_creation import INTERNAL_TOPICS
 from tidelog.errors import TidelogError
 from tidelog.identifiers import LeaderEpoch, Offset
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.cluster.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 from tidelog.protocol.schemas.offsets import (
     EpochEndOffset,
     ListOffsetsPartition,
@@ -24,13 +31,6 @@ from tidelog.protocol.schemas.offsets import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
-)
-from tidelog.protocol.schemas.topics import (
-    DeleteRecordsPartition,
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopicResult,
 )
 
 LATEST = -1

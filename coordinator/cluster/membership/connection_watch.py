@@ -41,7 +41,7 @@ from tidelog.errors import Refused, TidelogError, UnsupportedFormat
 from tidelog.identifiers import FIRST_SLOT, Epoch, Incarnation, Slot
 from tidelog.network import Network
 from tidelog.protocol.frames import new_scratch
-from tidelog.protocol.schemas.metadata import DescribeClusterRequest
+from tidelog.protocol.schemas.cluster.metadata import DescribeClusterRequest
 from tidelog.storage.object_store import ObjectStore, StoreError
 
 ANSWER_MS_MAX = 1000

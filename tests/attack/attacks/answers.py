@@ -8,9 +8,9 @@ from tests.attack.attack import Target, attack
 from tests.attack.wire import Wire, again_and_again, creation, request_bytes, side_by_side
 from tests.unit.broker.one_broker import produce_request
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.api_versions import ApiVersionsRequest
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest
+from tidelog.protocol.schemas.cluster.metadata import MetadataRequest
 from tidelog.protocol.schemas.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.protocol.schemas.metadata import MetadataRequest
 from tidelog.records.records import NewRecord, encode_batch
 
 _BATCH_BYTES = 1_000_000

@@ -7,7 +7,7 @@ import contextlib
 
 from tests.attack.attack import Target, attack
 from tests.attack.wire import Wire, again_and_again, request_bytes, side_by_side
-from tidelog.protocol.schemas.api_versions import ApiVersionsRequest
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest
 
 
 @attack(seconds=15, store="file", descriptors_max=256)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.properties.records.logs import Log, Row, codecs, logs, row
 from tests.unit.broker.cold_log import PARTITION, TOPIC_ID, ColdLog
-from tidelog.broker.read import chunk
+from tidelog.broker.read.segments import chunk
 from tidelog.identifiers import LeaderEpoch
 from tidelog.records.compression import Compression
 from tidelog.records.records import Record

@@ -17,7 +17,7 @@ from kio.static.constants import EntityType
 from tests.properties.protocol.messages import is_own
 from tidelog.protocol.fields import Field, WireKind
 from tidelog.protocol.message import Message, Request, Struct
-from tidelog.protocol.schemas.api_versions import ApiVersionsResponse
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsResponse
 from tidelog.protocol.wire import NULL_UUID
 
 with warnings.catch_warnings():

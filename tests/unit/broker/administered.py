@@ -9,8 +9,8 @@ from typing import Any, TypeVar, cast
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import Services
-from tidelog.broker.partition_giving import PartitionGiving
-from tidelog.broker.partition_moves import PartitionMoves
+from tidelog.broker.ownership.partition_giving import PartitionGiving
+from tidelog.broker.ownership.partition_moves import PartitionMoves
 from tidelog.broker.peers.peers import Peers
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig, effective_topic_config
 from tidelog.broker.telemetry.limits_met import LimitsMet

@@ -15,7 +15,7 @@ from tidelog.broker.collect.mark_file import MarkFile
 from tidelog.broker.collect.staged_batches import StagedBatches
 from tidelog.broker.collect.table_collector import TableCollector
 from tidelog.broker.collect.wal_inventory import OwnWal, WalInventory
-from tidelog.broker.inherited import InheritedPartitions
+from tidelog.broker.ownership.inherited import InheritedPartitions
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.storage.object_store import ObjectStore
 

@@ -12,11 +12,11 @@ from uuid import UUID
 from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.partitions.partitions import Partition
-from tidelog.broker.read.chunk_reads import ChunkReads
-from tidelog.broker.read.cold_reader import ColdReader
 from tidelog.broker.read.fetch_session import FetchTarget
 from tidelog.broker.read.fetcher import Fetcher, FetchLimits, Isolation, PartitionRead
-from tidelog.broker.read.segment_indexes import SegmentIndexes
+from tidelog.broker.read.segments.chunk_reads import ChunkReads
+from tidelog.broker.read.segments.cold_reader import ColdReader
+from tidelog.broker.read.segments.segment_indexes import SegmentIndexes
 from tidelog.broker.read.tiered_log import TieredLog
 from tidelog.broker.read.wal_tier import LogReader, WalTier
 from tidelog.broker.tables.tables import Tables

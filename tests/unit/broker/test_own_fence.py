@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.unit.broker.dispatch.test_request_order import connected, listed, produced
-from tests.unit.broker.given_away import OTHER
 from tests.unit.broker.one_broker import OneBroker, World, batch, run
+from tests.unit.broker.ownership.given_away import OTHER
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.records import BrokerFenced

@@ -196,7 +196,7 @@ def test_a_batch_that_may_have_been_sent_is_said(
     async def lost(*_: object) -> None:
         raise RequestFailed("Produce", "127.0.0.1:1", next(outcomes), "the connection broke")
 
-    produce = sys.modules["tidelog.cli.produce"]
+    produce = sys.modules["tidelog.cli.commands.produce"]
     monkeypatch.setattr(produce, "ATTEMPTS_MAX", 2)
     monkeypatch.setattr(produce, "RETRY_SECONDS", 0)
     monkeypatch.setattr(produce, "produce_batch", lost)

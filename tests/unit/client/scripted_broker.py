@@ -12,7 +12,7 @@ from tidelog.protocol.codec import decode
 from tidelog.protocol.frames import FrameReader, new_scratch
 from tidelog.protocol.headers import RequestHeader, decode_request_header, encode_response
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.api_versions import (
+from tidelog.protocol.schemas.cluster.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,

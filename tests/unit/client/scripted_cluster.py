@@ -8,19 +8,19 @@ from uuid import UUID
 from tests.unit.client.scripted_broker import ScriptedBroker
 from tests.unit.client.simulated import World
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.cluster.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from tidelog.protocol.schemas.fetch import (
     AbortedTransaction,
     FetchablePartitionResponse,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
-)
-from tidelog.protocol.schemas.metadata import (
-    MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
 )
 from tidelog.protocol.schemas.offsets import (
     ListOffsetsPartitionResponse,

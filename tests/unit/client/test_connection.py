@@ -11,7 +11,7 @@ from tidelog.protocol.errors import MalformedMessage, UnencodableMessage
 from tidelog.protocol.fields import int32
 from tidelog.protocol.headers import decode_request_header, encode_response
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.api_versions import (
+from tidelog.protocol.schemas.cluster.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,

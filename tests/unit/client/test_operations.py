@@ -31,31 +31,31 @@ from tidelog.client.operations import (
 )
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.configs import (
+from tidelog.protocol.schemas.cluster.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from tidelog.protocol.schemas.fetch import AbortedTransaction, FetchRequest
-from tidelog.protocol.schemas.metadata import (
+from tidelog.protocol.schemas.cluster.metadata import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from tidelog.protocol.schemas.produce import (
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceResponse,
-)
-from tidelog.protocol.schemas.topics import (
+from tidelog.protocol.schemas.cluster.topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+)
+from tidelog.protocol.schemas.fetch import AbortedTransaction, FetchRequest
+from tidelog.protocol.schemas.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
 )
 from tidelog.protocol.schemas.transactions import (
     InitProducerIdRequest,

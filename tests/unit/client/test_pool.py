@@ -15,13 +15,13 @@ from tidelog.client.pool import CoordinatorKind
 from tidelog.client.settings import ClientSettings
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.api_versions import ApiVersionsRequest
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest
+from tidelog.protocol.schemas.cluster.metadata import MetadataRequest
 from tidelog.protocol.schemas.coordinators import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from tidelog.protocol.schemas.metadata import MetadataRequest
 from tidelog.protocol.schemas.produce import ProduceRequest
 from tidelog.protocol.schemas.transactions import (
     InitProducerIdRequest,

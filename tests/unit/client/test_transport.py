@@ -16,17 +16,17 @@ from tidelog.protocol.api import ApiKey
 from tidelog.protocol.errors import UnencodableMessage
 from tidelog.protocol.frames import new_scratch
 from tidelog.protocol.headers import encode_response
-from tidelog.protocol.schemas.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.schemas.cluster.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from tidelog.protocol.schemas.fetch import (
     FetchablePartitionResponse,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
-)
-from tidelog.protocol.schemas.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
 )
 from tidelog.protocol.schemas.produce import (
     PartitionProduceData,

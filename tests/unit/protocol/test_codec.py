@@ -20,6 +20,7 @@ from tidelog.protocol.codec import (
 from tidelog.protocol.errors import MalformedMessage, UnencodableMessage, UnsupportedVersion
 from tidelog.protocol.fields import array, int32, int64, string, struct, uuid
 from tidelog.protocol.message import Message, Struct
+from tidelog.protocol.schemas.cluster.metadata import MetadataRequest
 from tidelog.protocol.schemas.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
     HeartbeatAssignment,
@@ -31,7 +32,6 @@ from tidelog.protocol.schemas.fetch import (
     LeaderIdAndEpoch,
 )
 from tidelog.protocol.schemas.groups import DescribeGroupsRequest, SyncGroupResponse
-from tidelog.protocol.schemas.metadata import MetadataRequest
 from tidelog.protocol.schemas.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,

@@ -20,12 +20,12 @@ from tidelog.protocol.headers import (
     response_body_position,
 )
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.api_versions import (
+from tidelog.protocol.schemas.cluster.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
-from tidelog.protocol.schemas.metadata import MetadataRequest, MetadataResponse
+from tidelog.protocol.schemas.cluster.metadata import MetadataRequest, MetadataResponse
 
 
 @pytest.mark.parametrize("version", [8, 9])

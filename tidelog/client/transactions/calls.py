@@ -17,7 +17,7 @@ from tidelog.client.transactions import requests as requests
 from tidelog.client.transactions.settings import TransactionVersion
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.adopt import AdoptPartition, AdoptRequest, AdoptTopic
+from tidelog.protocol.schemas.own.adopt import AdoptPartition, AdoptRequest, AdoptTopic
 from tidelog.protocol.schemas.produce import (
     PartitionProduceData,
     ProduceRequest,

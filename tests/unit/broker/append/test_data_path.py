@@ -9,15 +9,15 @@ from tidelog.broker.handlers.data.offsets import delete_records, offset_for_lead
 from tidelog.broker.handlers.transactions.transactions import init_producer_id
 from tidelog.clock import SystemClock
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.cluster.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from tidelog.protocol.schemas.offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
-)
-from tidelog.protocol.schemas.topics import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
 )
 from tidelog.protocol.schemas.transactions import InitProducerIdRequest
 from tidelog.storage.stores.memory import MemoryStore

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.append.test_data_path_edges import HeldChecks
-from tests.unit.broker.given_away import taken_back
 from tests.unit.broker.one_broker import TOPIC, batch, run, until
+from tests.unit.broker.ownership.given_away import taken_back
 from tests.unit.broker.rolled import hosted
 from tests.unit.broker.sink_world import SINK, Sink, world
 from tests.unit.broker.transactional_client import TransactionalClient, loaded, read

@@ -14,7 +14,7 @@ from tidelog.clock import SystemClock
 from tidelog.crash_points import CrashPoint
 from tidelog.identifiers import Offset
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.topics import (
+from tidelog.protocol.schemas.cluster.topics import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,

@@ -12,7 +12,7 @@ from tests.unit.broker.transactional_client import TransactionalClient, loaded
 from tests.unit.bucket.bucket_world import all_values, opened
 from tidelog.broker.handlers.data.offsets import delete_records
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.topics import (
+from tidelog.protocol.schemas.cluster.topics import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from tests.unit.broker.dispatch.test_request_order import committed as commit_request
-from tests.unit.broker.given_away import OTHER
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
+from tests.unit.broker.ownership.given_away import OTHER
 from tests.unit.broker.sink_world import world
 from tests.unit.broker.transactional_client import (
     GROUP,

@@ -16,13 +16,19 @@ from tidelog.protocol.codec import decode, encode
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.fields import WireKind, WireType
 from tidelog.protocol.message import Response, Struct
-from tidelog.protocol.schemas.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tidelog.protocol.schemas.groups import JoinGroupRequest, JoinGroupResponse
-from tidelog.protocol.schemas.metadata import (
+from tidelog.protocol.schemas.cluster.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tidelog.protocol.schemas.cluster.topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tidelog.protocol.schemas.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tidelog.protocol.schemas.groups import JoinGroupRequest, JoinGroupResponse
 from tidelog.protocol.schemas.offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -31,12 +37,6 @@ from tidelog.protocol.schemas.offsets import (
     OffsetForLeaderTopic,
 )
 from tidelog.protocol.schemas.produce import ProduceRequest
-from tidelog.protocol.schemas.topics import (
-    CreatableTopic,
-    CreatableTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
 
 CODE = ErrorCode.UNKNOWN_SERVER_ERROR
 SERVED: list[tuple[ApiKey | OwnApiKey, int]] = [

@@ -15,7 +15,7 @@ from tidelog.broker.dispatch.request_order import SIDE_BY_SIDE
 from tidelog.broker.dispatch.routes import HANDLERS
 from tidelog.clock import SystemClock
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.configs import (
+from tidelog.protocol.schemas.cluster.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
@@ -23,6 +23,22 @@ from tidelog.protocol.schemas.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
+)
+from tidelog.protocol.schemas.cluster.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from tidelog.protocol.schemas.cluster.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
 )
 from tidelog.protocol.schemas.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.protocol.schemas.group_offsets import (
@@ -35,11 +51,6 @@ from tidelog.protocol.schemas.group_offsets import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from tidelog.protocol.schemas.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-)
 from tidelog.protocol.schemas.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -47,17 +58,6 @@ from tidelog.protocol.schemas.offsets import (
     ListOffsetsTopic,
 )
 from tidelog.protocol.schemas.produce import ProduceResponse
-from tidelog.protocol.schemas.topics import (
-    CreatableTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
 from tidelog.storage.stores.memory import MemoryStore
 
 EARLIEST, LATEST = -2, -1

@@ -12,18 +12,18 @@ import pytest
 from tests.unit.broker.loopback import Client, Loopback, run, serving
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.message import Response
-from tidelog.protocol.schemas.api_versions import ApiVersionsRequest
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest
+from tidelog.protocol.schemas.cluster.metadata import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from tidelog.protocol.schemas.fetch import (
     FetchablePartitionResponse,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
-)
-from tidelog.protocol.schemas.metadata import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    MetadataRequest,
-    MetadataResponse,
 )
 from tidelog.protocol.schemas.offsets import ListOffsetsRequest
 from tidelog.protocol.schemas.transactions import InitProducerIdRequest, InitProducerIdResponse

@@ -23,21 +23,18 @@ from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.headers import encode_request, response_body_position
 from tidelog.protocol.message import Request, Response
 from tidelog.protocol.schemas import (
-    configs,
     consumer_groups,
     coordinators,
     fetch,
     group_offsets,
     groups,
-    metadata,
     offsets,
     produce,
-    replicas,
-    topics,
     transaction_listing,
     transactions,
 )
-from tidelog.protocol.schemas import flush as flush_schemas
+from tidelog.protocol.schemas.cluster import configs, metadata, replicas, topics
+from tidelog.protocol.schemas.own import flush as flush_schemas
 from tidelog.storage.stores.memory import MemoryStore
 
 MANY = 10_000

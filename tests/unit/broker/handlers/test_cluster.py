@@ -16,14 +16,14 @@ from tidelog.broker.handlers.cluster.cluster import (
 from tidelog.broker.handlers.groups.coordinator import find_coordinator
 from tidelog.clock import SystemClock
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.coordinators import FindCoordinatorRequest
-from tidelog.protocol.schemas.metadata import DescribeClusterRequest
-from tidelog.protocol.schemas.replicas import (
+from tidelog.protocol.schemas.cluster.metadata import DescribeClusterRequest
+from tidelog.protocol.schemas.cluster.replicas import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     ElectLeadersRequest,
     ElectLeadersTopic,
 )
+from tidelog.protocol.schemas.coordinators import FindCoordinatorRequest
 from tidelog.storage.stores.memory import MemoryStore
 
 

@@ -18,7 +18,7 @@ from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.records import ConfigsChanged, ConfigScope
 from tidelog.errors import InvalidConfiguration
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.configs import (
+from tidelog.protocol.schemas.cluster.configs import (
     AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,

@@ -20,6 +20,11 @@ from tidelog.broker.handlers.groups.groups import list_groups
 from tidelog.broker.handlers.transactions.transaction_queries import list_transactions
 from tidelog.offload import ThreadOffload
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.cluster.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    DeleteTopicsRequest,
+)
 from tidelog.protocol.schemas.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
@@ -35,11 +40,6 @@ from tidelog.protocol.schemas.group_offsets import (
     OffsetFetchRequestGroup,
 )
 from tidelog.protocol.schemas.groups import ListGroupsRequest
-from tidelog.protocol.schemas.topics import (
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-    DeleteTopicsRequest,
-)
 from tidelog.protocol.schemas.transaction_listing import ListTransactionsRequest
 
 

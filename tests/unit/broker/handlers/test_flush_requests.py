@@ -10,7 +10,7 @@ from tests.unit.broker.transactional_client import TransactionalClient, loaded
 from tidelog.broker.handlers.data.flush import flush_topics
 from tidelog.coordinator.internal_topics import GROUP_TOPIC
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.flush import FlushPartitionResult, FlushTopic, FlushTopicsRequest
+from tidelog.protocol.schemas.own.flush import FlushPartitionResult, FlushTopic, FlushTopicsRequest
 
 OK = ErrorCode.NONE
 

@@ -22,7 +22,7 @@ from tidelog.broker.handlers.cluster.configs import incremental_alter_configs, l
 from tidelog.broker.settings.group_config import GROUP_TABLE
 from tidelog.coordinator.cluster.records.records import ConfigsChanged, ConfigScope
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.configs import (
+from tidelog.protocol.schemas.cluster.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,

@@ -30,6 +30,7 @@ from tidelog.broker.handlers.groups.groups import (
 )
 from tidelog.coordinator.runtime import RuntimeState
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.cluster.topics import DeleteTopicsRequest
 from tidelog.protocol.schemas.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -43,7 +44,6 @@ from tidelog.protocol.schemas.groups import (
     LeaveGroupRequest,
     ListGroupsRequest,
 )
-from tidelog.protocol.schemas.topics import DeleteTopicsRequest
 
 
 @pytest.mark.parametrize("version", range(10))

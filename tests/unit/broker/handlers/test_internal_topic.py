@@ -23,7 +23,7 @@ from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.internal_topics import GROUP_TOPIC
 from tidelog.coordinator.runtime import RuntimeState
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.topics import (
+from tidelog.protocol.schemas.cluster.topics import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     DeleteRecordsPartition,

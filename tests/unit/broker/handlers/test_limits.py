@@ -24,6 +24,7 @@ from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.broker.topics.auto_creations import AutoCreations
 from tidelog.clock import SystemClock
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.cluster.topics import CreatePartitionsRequest, CreatePartitionsTopic
 from tidelog.protocol.schemas.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -36,7 +37,6 @@ from tidelog.protocol.schemas.groups import (
     LeaveGroupMember,
     LeaveGroupRequest,
 )
-from tidelog.protocol.schemas.topics import CreatePartitionsRequest, CreatePartitionsTopic
 from tidelog.storage.stores.memory import MemoryStore
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

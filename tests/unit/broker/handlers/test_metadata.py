@@ -12,7 +12,7 @@ from tests.unit.broker.handlers.test_topics import create, topic
 from tidelog.broker.handlers.cluster.metadata import describe_topic_partitions, metadata
 from tidelog.clock import SystemClock
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.metadata import (
+from tidelog.protocol.schemas.cluster.metadata import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

@@ -16,12 +16,12 @@ from tidelog.broker.handlers.cluster.replicas import (
 )
 from tidelog.clock import SystemClock
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.quorum import (
+from tidelog.protocol.schemas.cluster.quorum import (
     DescribeQuorumPartition,
     DescribeQuorumRequest,
     DescribeQuorumTopic,
 )
-from tidelog.protocol.schemas.replicas import (
+from tidelog.protocol.schemas.cluster.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,

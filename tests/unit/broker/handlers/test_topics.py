@@ -14,7 +14,7 @@ from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.membership.assignment import NoLiveBroker, Placement
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.topics import (
+from tidelog.protocol.schemas.cluster.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,

@@ -14,10 +14,10 @@ from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.headers import encode_request
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.api_versions import ApiVersionsRequest
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest
+from tidelog.protocol.schemas.cluster.metadata import MetadataRequest
 from tidelog.protocol.schemas.fetch import FetchRequest
 from tidelog.protocol.schemas.groups import HeartbeatRequest
-from tidelog.protocol.schemas.metadata import MetadataRequest
 from tidelog.protocol.schemas.produce import ProduceRequest
 from tidelog.protocol.wire import Buffer
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from tests.unit.broker.loopback import Loopback
 from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.protocol.schemas.cluster.metadata import DescribeClusterResponse
 from tidelog.protocol.schemas.fetch import (
     FetchablePartitionResponse,
     FetchableTopicResponse,
     FetchResponse,
 )
 from tidelog.protocol.schemas.groups import HeartbeatRequest
-from tidelog.protocol.schemas.metadata import DescribeClusterResponse
 from tidelog.protocol.schemas.transactions import InitProducerIdRequest
 
 Broker = Any

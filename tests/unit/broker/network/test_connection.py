@@ -26,7 +26,7 @@ from tidelog.broker.network.connection import ServedConnection
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.headers import decode_correlation_id
-from tidelog.protocol.schemas.metadata import MetadataRequest
+from tidelog.protocol.schemas.cluster.metadata import MetadataRequest
 from tidelog.protocol.schemas.produce import ProduceRequest
 
 

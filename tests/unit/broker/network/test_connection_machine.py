@@ -34,7 +34,7 @@ from tidelog.broker.handlers.cluster.versions import answer_api_versions
 from tidelog.broker.handlers.request_context import CloseConnection
 from tidelog.broker.network.connection import ServedConnection, TakenRequest
 from tidelog.protocol.api import ApiKey
-from tidelog.protocol.schemas.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.protocol.wire import Buffer
 
 FRAMES = (heartbeat_frame, metadata_frame, produce_frame, fetch_frame, future_versions_frame)

@@ -20,10 +20,13 @@ from tidelog.network import SocketNetwork
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Response
-from tidelog.protocol.schemas.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.schemas.cluster.metadata import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from tidelog.protocol.schemas.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.schemas.groups import HeartbeatRequest, HeartbeatResponse
-from tidelog.protocol.schemas.metadata import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.schemas.produce import ProduceRequest
 from tidelog.protocol.schemas.transactions import InitProducerIdRequest, InitProducerIdResponse
 

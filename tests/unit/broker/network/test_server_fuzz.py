@@ -18,15 +18,15 @@ from tidelog.protocol.api import ADVERTISED, ApiKey
 from tidelog.protocol.frames import FIRST_READ_BYTES
 from tidelog.protocol.headers import encode_request
 from tidelog.protocol.message import Request, Response
-from tidelog.protocol.schemas.api_versions import ApiVersionsRequest
-from tidelog.protocol.schemas.configs import DescribeConfigsRequest, DescribeConfigsResource
-from tidelog.protocol.schemas.fetch import FetchPartition, FetchRequest, FetchTopic
-from tidelog.protocol.schemas.metadata import (
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest
+from tidelog.protocol.schemas.cluster.configs import DescribeConfigsRequest, DescribeConfigsResource
+from tidelog.protocol.schemas.cluster.metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     MetadataRequest,
     MetadataRequestTopic,
 )
+from tidelog.protocol.schemas.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.protocol.schemas.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 CONNECTIONS = 500

@@ -11,9 +11,12 @@ from tests.unit.broker.loopback import Loopback, run, serving
 from tests.unit.broker.network.served import beat, describe, fetched, held_bytes, init
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.message import Response
+from tidelog.protocol.schemas.cluster.metadata import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from tidelog.protocol.schemas.fetch import FetchRequest
 from tidelog.protocol.schemas.groups import HeartbeatRequest, HeartbeatResponse
-from tidelog.protocol.schemas.metadata import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.schemas.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tidelog.protocol.schemas.transactions import InitProducerIdResponse
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World
-from tests.unit.broker.test_several_brokers import epoch_of
+from tests.unit.broker.ownership.test_several_brokers import epoch_of
 from tests.unit.broker.transactional_client import FIRST, SECOND, TransactionalClient
 from tidelog.broker.peers.connections import PeerUnreachable
 from tidelog.clock import SystemClock

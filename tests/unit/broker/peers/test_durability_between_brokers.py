@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, run, until
+from tests.unit.broker.ownership.test_several_brokers import epoch_of, take_over
 from tests.unit.broker.peers.several import OK, RoutedClient, create, divided, new_world, refreshed
 from tests.unit.broker.peers.test_transactions_between_brokers import leader_end, until_stable
-from tests.unit.broker.test_several_brokers import epoch_of, take_over
 from tests.unit.broker.transactional_client import FIRST, SECOND, read
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.clock import SystemClock

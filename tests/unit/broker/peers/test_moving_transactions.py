@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import pytest
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, run, until
+from tests.unit.broker.ownership.test_several_brokers import epoch_of, take_over, until_served
 from tests.unit.broker.peers.several import Wire, create, new_world, refreshed
 from tests.unit.broker.peers.test_transactions_between_brokers import until_stable
 from tests.unit.broker.sink_world import client_of
-from tests.unit.broker.test_several_brokers import epoch_of, take_over, until_served
 from tests.unit.broker.transactional_client import read
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.groups.admin import Place

@@ -16,8 +16,8 @@ from tidelog.broker.peers.peers import Peers
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, TopicPartition
-from tidelog.protocol.schemas.api_versions import ApiVersionsRequest
-from tidelog.protocol.schemas.metadata_moved import MetadataMovedRequest, MetadataMovedResponse
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest
+from tidelog.protocol.schemas.own.metadata_moved import MetadataMovedRequest, MetadataMovedResponse
 from tidelog.protocol.schemas.transactions import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 OWN, ONE, OTHER = Epoch(3), Epoch(5), Epoch(6)

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run, until
+from tests.unit.broker.ownership.test_several_brokers import epoch_of, take_over
 from tests.unit.broker.peers.several import (
     OK,
     RoutedClient,
@@ -18,7 +19,6 @@ from tests.unit.broker.peers.several import (
     refreshed,
 )
 from tests.unit.broker.sink_world import Sink
-from tests.unit.broker.test_several_brokers import epoch_of, take_over
 from tests.unit.broker.transactional_client import (
     FIRST,
     GROUP,

@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.broker.cold_log import MIB, TOPIC_ID, ColdLog, headers_in, received
 from tests.unit.broker.read.cold_reads import batch, log_of, offsets, run
-from tidelog.broker.read.chunk import BATCH_BYTES
 from tidelog.broker.read.fetch_session import FetchTarget
 from tidelog.broker.read.fetcher import FetchLimits, Isolation
+from tidelog.broker.read.segments.chunk import BATCH_BYTES
 from tidelog.records.batch import TimestampType
 from tidelog.records.compression import Compression
 from tidelog.records.control import MarkerType, control_batch

@@ -16,7 +16,10 @@ from tidelog.coordinator.cluster.membership.watcher import Watcher
 from tidelog.coordinator.cluster.records.records import BrokerFenced, IncarnationRetired
 from tidelog.identifiers import Epoch, LeaderEpoch, TopicPartition
 from tidelog.offload import InlineOffload
-from tidelog.protocol.schemas.metadata import DescribeClusterRequest, DescribeClusterResponse
+from tidelog.protocol.schemas.cluster.metadata import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.slot_entries import OpeningEntry

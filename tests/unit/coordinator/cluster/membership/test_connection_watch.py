@@ -18,7 +18,10 @@ from tests.unit.coordinator.cluster.members import (
     until,
 )
 from tests.unit.coordinator.cluster.world import World, simulate
-from tidelog.protocol.schemas.metadata import DescribeClusterRequest, DescribeClusterResponse
+from tidelog.protocol.schemas.cluster.metadata import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 
 SOON = 1.0
 """The fast path ends a broker's partitions' absence within this time."""

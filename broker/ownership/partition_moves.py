@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tidelog.broker.partition_giving import PartitionGiving
+from tidelog.broker.ownership.partition_giving import PartitionGiving
 from tidelog.broker.peers.connections import PeerUnreachable
 from tidelog.broker.peers.moves import Move, MoveOutcome
 from tidelog.broker.peers.peers import Peers

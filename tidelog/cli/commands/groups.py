@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tidelog.cli.broker_client import bootstrap_option, json_option, patiently, with_client
-from tidelog.cli.consume import Start, StartType
+from tidelog.cli.commands.consume import Start, StartType
 from tidelog.client.errors import RequestRefused
 from tidelog.client.groups.admin import (
     Place,

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
-from tidelog.broker.partition_giving import PartitionGiving
+from tidelog.broker.ownership.partition_giving import PartitionGiving
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from tidelog.broker.read.segment_indexes import SegmentIndexes
+from tidelog.broker.read.segments.segment_indexes import SegmentIndexes
 from tidelog.broker.tables.table_source import (
     TableSource,
     known_table,

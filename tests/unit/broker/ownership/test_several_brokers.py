@@ -18,7 +18,7 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Epoch, TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.replicas import (
+from tidelog.protocol.schemas.cluster.replicas import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,

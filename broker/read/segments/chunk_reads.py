@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from tidelog.broker.read.chunk import Chunk, encode_group, group_range
 from tidelog.broker.read.flights import AtOnce, Flight, Flights
-from tidelog.broker.read.segment_indexes import SegmentIndexes
+from tidelog.broker.read.segments.chunk import Chunk, encode_group, group_range
+from tidelog.broker.read.segments.segment_indexes import SegmentIndexes
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
 from tidelog.records.compression import Compression

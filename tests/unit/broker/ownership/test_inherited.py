@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.broker.collections import hold_tenure_reports, objects, until_opened
 from tests.unit.broker.one_broker import World, batch, run
-from tidelog.broker import inherited
+from tidelog.broker.ownership import inherited
 from tidelog.clock import SystemClock
 from tidelog.identifiers import TopicPartition
 from tidelog.storage.object_store import ByteRange, StoredObject, Suffix

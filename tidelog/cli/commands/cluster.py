@@ -13,7 +13,7 @@ from tidelog.client.errors import RequestRefused
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.metadata import DescribeClusterBroker
+from tidelog.protocol.schemas.cluster.metadata import DescribeClusterBroker
 
 ATTEMPTS_MAX = 20
 RETRY_SECONDS = 0.5

@@ -16,8 +16,8 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from tidelog.broker.read.chunk import Chunk, buffers_of
-from tidelog.broker.read.chunk_reads import ChunkReads, ChunkSource
+from tidelog.broker.read.segments.chunk import Chunk, buffers_of
+from tidelog.broker.read.segments.chunk_reads import ChunkReads, ChunkSource
 from tidelog.broker.read.tiers import LogPiece, LogRange, LogSlice, ReadAhead
 from tidelog.broker.tables.table_source import (
     TableSource,

@@ -1,0 +1,95 @@
+"""A cluster that a process has opened, before its broker joins: the store, the metadata log, the
+address.
+
+1. Probe the store and open the metadata log (an empty prefix becomes a cluster).
+2. Take the address, so that it is known. Connections are refused until the broker is ready.
+
+A death in either step leaves nothing of this incarnation.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from tidelog.broker.environment import BrokerEnvironment
+from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.connection_limits import ConnectionLimits, descriptors_left
+from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.network.reserved_address import ReservedAddress
+from tidelog.broker.options import BrokerOptions
+from tidelog.broker.read.read_path import ReadPath
+from tidelog.broker.running import (
+    Fairness,
+)
+from tidelog.broker.settings import layers as layer_settings
+from tidelog.broker.settings.live import LiveSettings
+from tidelog.broker.tables.segment_ages import SegmentAges, SegmentAgingStore
+from tidelog.broker.telemetry.limits_met import LimitsMet
+from tidelog.broker.telemetry.metrics import BrokerMetrics
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.network import Network
+from tidelog.storage.stores.probe import probe
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedCluster:
+    """A cluster that a process has opened but not joined."""
+
+    options: BrokerOptions
+    environment: BrokerEnvironment
+    metrics: BrokerMetrics
+    metadata: MetadataLog
+    settings: LiveSettings
+    segment_ages: SegmentAges
+    limits: LimitsMet
+    reads: ReadPath
+    fairness: Fairness
+    address: ReservedAddress
+
+
+async def open_cluster(
+    options: BrokerOptions,
+    environment: BrokerEnvironment,
+    metrics: BrokerMetrics,
+    closing: AsyncExitStack,
+) -> OpenedCluster:
+    """Steps 1 and 2. `closing` undoes them."""
+    configured = options.settings
+    # A process with too few descriptors is refused before it makes a bucket a cluster.
+    descriptors = descriptors_left(configured, options.descriptors_max)
+    ages = SegmentAges(configured.integer("log.delete.grace.ms") / 1000)
+    environment = replace(
+        environment, store=SegmentAgingStore(environment.store, environment.clock, ages)
+    )
+    limits = LimitsMet(metrics.registry, environment.clock)
+    await probe(environment.store, environment.entropy)
+    metadata = await MetadataLog.open(
+        environment.store,
+        environment.clock,
+        environment.entropy,
+        create=True,
+        settings=layer_settings.cluster_settings(configured),
+        offload=environment.offload,
+    )
+    closing.push_async_callback(metadata.close)
+    settings = LiveSettings(configured, lambda: metadata.state)
+    settings.renew()
+    address = await _reserve(options, environment.network)
+    reads = ReadPath(environment, configured)
+    closing.push_async_callback(reads.close)
+    closing.push_async_callback(address.close)
+    fairness = Fairness(
+        SliceTurns(),
+        AnswerMemory(configured.integer("queued.max.answer.bytes")),
+        ConnectionLimits(settings.now, descriptors),
+    )
+    return OpenedCluster(
+        options, environment, metrics, metadata, settings, ages, limits, reads, fairness, address
+    )
+
+
+async def _reserve(options: BrokerOptions, network: Network) -> ReservedAddress:
+    if options.listen is None:
+        return await ReservedAddress.take_default(network)
+    return await ReservedAddress.take(network, *options.listen)

@@ -1,0 +1,1 @@
+"""How partitions come to this broker and leave it."""

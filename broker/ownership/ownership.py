@@ -1,0 +1,57 @@
+"""The parts that bring partitions to this broker and take them away, assembled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidelog.broker.append.write_path import WritePath
+from tidelog.broker.coordinate.coordinators import Coordinators
+from tidelog.broker.environment import BrokerEnvironment
+from tidelog.broker.membership import Membership
+from tidelog.broker.ownership.balancer import Balancer
+from tidelog.broker.ownership.partition_giving import PartitionGiving
+from tidelog.broker.ownership.partition_moves import PartitionMoves
+from tidelog.broker.ownership.partition_recovery import PartitionRecovery
+from tidelog.broker.peers.peers import Peers
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.coordinator.cluster.membership.watcher import Watcher
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """How partitions come to this broker and leave it."""
+
+    watcher: Watcher
+    recovery: PartitionRecovery
+    giving: PartitionGiving
+    balancer: Balancer
+    moves: PartitionMoves
+
+
+def new_ownership(
+    environment: BrokerEnvironment,
+    settings: Callable[[], BrokerSettings],
+    membership: Membership,
+    writes: WritePath,
+    recovery: PartitionRecovery,
+    coordinators: Coordinators,
+    peers: Peers,
+) -> Ownership:
+    """The parts of one incarnation. The start has taken over the fenced incarnations it found."""
+    metadata, me = membership.metadata, membership.incarnation
+    watcher = Watcher(
+        metadata,
+        environment.store,
+        environment.clock,
+        environment.entropy,
+        environment.network,
+        membership.lease,
+        me,
+        settings().integer("wal.uploads.in.flight.max"),
+        membership.progress.uploads,
+    )
+    giving = PartitionGiving(metadata, writes, coordinators.keep_in_step)
+    balancer = Balancer(metadata, me, giving, environment.clock, settings)
+    moves = PartitionMoves(membership.state, me, giving, peers)
+    return Ownership(watcher, recovery, giving, balancer, moves)

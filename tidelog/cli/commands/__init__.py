@@ -1,0 +1,1 @@
+"""The commands, one module for each. The module has an object of the command's name."""

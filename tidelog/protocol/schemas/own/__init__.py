@@ -1,0 +1,1 @@
+"""Tidelog's own messages, which Kafka does not have."""
