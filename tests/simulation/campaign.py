@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.simulation.run import Result, System, run
 from tests.simulation.tidelog_system import tidelog_system
 from tests.simulation.toy_system import toy_system
-from tests.simulation.variants import VARIANTS, broken
+from tests.simulation.variants.variants import VARIANTS, broken
 from tests.simulation.workloads import WORKLOADS
 
 _SHOWN_COUNTS = (

@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.log_client import LogClient
-from tests.simulation.loop import SimulatedLoop
-from tests.simulation.network import ProcessNetwork, SimulatedNetwork
-from tests.simulation.process import Exit, SimulatedProcess
-from tests.simulation.store import ProcessStore, SimulatedStore
+from tests.simulation.actors.log_client import LogClient
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.network import ProcessNetwork, SimulatedNetwork
+from tests.simulation.world.process import Exit, SimulatedProcess
+from tests.simulation.world.store import ProcessStore, SimulatedStore
 from tidelog.errors import TidelogError
 
 _OFFSET_MS_MAX = 3000

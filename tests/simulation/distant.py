@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
+from tests.simulation.actors.kafka_client import KafkaLogClient
 from tests.simulation.cluster import Environment, SimulatedCluster, broker_host
-from tests.simulation.kafka_client import KafkaLogClient
-from tests.simulation.loop import SimulatedLoop
-from tests.simulation.network import NetworkSettings, SimulatedNetwork
-from tests.simulation.store import SimulatedStore, StoreSettings
 from tests.simulation.tidelog_system import PORT, serving
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.network import NetworkSettings, SimulatedNetwork
+from tests.simulation.world.store import SimulatedStore, StoreSettings
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transport import BrokerConnection

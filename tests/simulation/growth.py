@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tests.unit.broker.one_broker import batch
 from tidelog.broker.broker import Broker
 from tidelog.broker.environment import BrokerEnvironment

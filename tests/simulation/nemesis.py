@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tests.simulation.cluster import SimulatedCluster, spare_host
-from tests.simulation.process import SimulatedProcess
+from tests.simulation.world.process import SimulatedProcess
 
 _PUT_WAIT_SECONDS_MAX = 2.0
 _PREFIXES = ("", "cluster/", "cluster/", "wal/")

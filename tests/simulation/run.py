@@ -8,23 +8,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tests.simulation.actor import Actor
-from tests.simulation.auditors import audit_retention
-from tests.simulation.bucket_readers import audit_bucket
-from tests.simulation.checker import Report, check
+from tests.simulation.actors.actor import Actor
+from tests.simulation.actors.auditors import audit_retention
+from tests.simulation.actors.bucket_readers import audit_bucket
+from tests.simulation.actors.late_markers import repeated_markers
+from tests.simulation.actors.log_client import LogClient
+from tests.simulation.actors.readers import read_everything
 from tests.simulation.cluster import BrokerProgram, ClientProgram, Environment, SimulatedCluster
-from tests.simulation.history import GroupProtocol, History
-from tests.simulation.late_markers import repeated_markers
-from tests.simulation.log_client import LogClient
-from tests.simulation.logs import traced
-from tests.simulation.loop import DeadlineExceeded, Deadlock, Livelock, SimulatedLoop
 from tests.simulation.nemesis import Nemesis, profile_of
-from tests.simulation.network import NetworkSettings, SimulatedNetwork
-from tests.simulation.patches import Patch, patched
-from tests.simulation.process import SimulatedProcess
-from tests.simulation.readers import read_everything
-from tests.simulation.store import SimulatedStore, StoreSettings
-from tests.simulation.trace import Trace
+from tests.simulation.rules.checker import Report, check
+from tests.simulation.rules.history import GroupProtocol, History
 from tests.simulation.workloads import (
     WORKLOADS,
     ActorProgram,
@@ -36,6 +29,13 @@ from tests.simulation.workloads import (
     without_groups,
     workload_of,
 )
+from tests.simulation.world.logs import traced
+from tests.simulation.world.loop import DeadlineExceeded, Deadlock, Livelock, SimulatedLoop
+from tests.simulation.world.network import NetworkSettings, SimulatedNetwork
+from tests.simulation.world.patches import Patch, patched
+from tests.simulation.world.process import SimulatedProcess
+from tests.simulation.world.store import SimulatedStore, StoreSettings
+from tests.simulation.world.trace import Trace
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.pool import Client

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import campaign
-from tests.simulation.group_variants import GROUP_VARIANTS
 from tests.simulation.nemesis import PROFILES, profile_of
 from tests.simulation.run import Result, run
-from tests.simulation.segment_variants import SEGMENT_VARIANTS
 from tests.simulation.tidelog_system import tidelog_system
-from tests.simulation.transaction_variants import TRANSACTION_VARIANTS
-from tests.simulation.variants import LOG_VARIANTS, VARIANTS, broken
+from tests.simulation.variants.group_variants import GROUP_VARIANTS
+from tests.simulation.variants.segment_variants import SEGMENT_VARIANTS
+from tests.simulation.variants.transaction_variants import TRANSACTION_VARIANTS
+from tests.simulation.variants.variants import LOG_VARIANTS, VARIANTS, broken
 from tests.simulation.workloads import WORKLOADS, workload_of
 
 SEEDS = range(1, 13)

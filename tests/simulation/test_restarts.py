@@ -8,9 +8,9 @@ from statistics import median
 
 import pytest
 
-from tests.simulation.clock import SimulatedClock
 from tests.simulation.growth import GrowingBucket, Growth, Load
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.storage.object_store import ByteRange, ObjectMeta, StoredObject, Suffix
 from tidelog.storage.stores.memory import MemoryStore
 

@@ -6,12 +6,12 @@ from itertools import count, islice
 
 import pytest
 
-from tests.simulation.cluster_variants import CLUSTER_VARIANTS
 from tests.simulation.nemesis import CLUSTER_PROFILES, PROFILES, profile_of
 from tests.simulation.run import Result, run
 from tests.simulation.test_cluster import variants
 from tests.simulation.tidelog_system import tidelog_system
-from tests.simulation.variants import broken
+from tests.simulation.variants.cluster_variants import CLUSTER_VARIANTS
+from tests.simulation.variants.variants import broken
 from tests.simulation.workloads import WORKLOADS, workload_of
 
 BROKERS = 3

@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.simulation.actors.kafka_client import KafkaLogClient
+from tests.simulation.actors.log_client import NoAnswer, OutgoingBatch, RequestRefused
 from tests.simulation.cluster import Environment, SimulatedCluster, broker_host, spare_host
-from tests.simulation.history import Key
-from tests.simulation.kafka_client import KafkaLogClient
-from tests.simulation.log_client import NoAnswer, OutgoingBatch, RequestRefused
-from tests.simulation.logs import traced
-from tests.simulation.loop import SimulatedLoop
-from tests.simulation.network import NetworkSettings, SimulatedNetwork
-from tests.simulation.process import SimulatedProcess
-from tests.simulation.store import SimulatedStore, StoreSettings
+from tests.simulation.rules.history import Key
 from tests.simulation.tidelog_system import PORT, tidelog_system
+from tests.simulation.world.logs import traced
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.network import NetworkSettings, SimulatedNetwork
+from tests.simulation.world.process import SimulatedProcess
+from tests.simulation.world.store import SimulatedStore, StoreSettings
 from tidelog.protocol.error_codes import ErrorCode
 
 KEY = Key("topic", 0)

@@ -7,16 +7,16 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tests.simulation.actors.kafka_client import SETTINGS, KafkaLogClient
+from tests.simulation.actors.log_client import LogClient
+from tests.simulation.actors.moves import PAUSES_SECONDS_MEAN, give_now_and_then
+from tests.simulation.actors.reopenings import reopen_now_and_then
 from tests.simulation.cluster import BrokerProgram, Environment, SimulatedCluster
-from tests.simulation.fence_watch import watch_fence
-from tests.simulation.independent import compare
-from tests.simulation.kafka_client import SETTINGS, KafkaLogClient
-from tests.simulation.log_client import LogClient
-from tests.simulation.moves import PAUSES_SECONDS_MEAN, give_now_and_then
-from tests.simulation.offload import SimulatedOffload
-from tests.simulation.patches import Patch
-from tests.simulation.reopenings import reopen_now_and_then
+from tests.simulation.rules.fence_watch import watch_fence
+from tests.simulation.rules.independent import compare
 from tests.simulation.run import FINAL_READER, System
+from tests.simulation.world.offload import SimulatedOffload
+from tests.simulation.world.patches import Patch
 from tidelog.broker.broker import Broker
 from tidelog.broker.clean import table_path
 from tidelog.broker.environment import BrokerEnvironment

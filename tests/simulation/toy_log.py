@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.history import Isolation, Key, StoredBatch
-from tests.simulation.log_client import Fetched, NoAnswer, OutgoingBatch, RequestRefused
-from tests.simulation.process import SimulatedProcess
+from tests.simulation.actors.log_client import Fetched, NoAnswer, OutgoingBatch, RequestRefused
+from tests.simulation.rules.history import Isolation, Key, StoredBatch
+from tests.simulation.world.process import SimulatedProcess
 from tidelog.clock import Clock
 from tidelog.network import Network
 from tidelog.storage.object_store import Buffer, ObjectStore, StoreError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.simulation.actors.log_client import LogClient
 from tests.simulation.cluster import Environment
-from tests.simulation.log_client import LogClient
 from tests.simulation.run import System
 from tests.simulation.toy_log import ToyBroker, ToyClient, ToyFaults
 

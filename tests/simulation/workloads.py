@@ -6,19 +6,19 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tests.simulation.actor import Actor, WorkloadSettings
-from tests.simulation.auditors import audit_group, audit_stability, audit_states
-from tests.simulation.bucket_readers import BucketInspector, BucketReader
-from tests.simulation.group_readers import GroupReader
-from tests.simulation.history import GroupProtocol, Isolation, Key
+from tests.simulation.actors.actor import Actor, WorkloadSettings
+from tests.simulation.actors.auditors import audit_group, audit_stability, audit_states
+from tests.simulation.actors.bucket_readers import BucketInspector, BucketReader
+from tests.simulation.actors.group_readers import GroupReader
+from tests.simulation.actors.producers import IdempotentProducer, PlainProducer
+from tests.simulation.actors.readers import Consumer, Observer
+from tests.simulation.actors.sinks import QueryLog, SinkDriver
+from tests.simulation.actors.topic_churn import TopicChurn
+from tests.simulation.actors.transactors import TRANSFORM_GROUP, Transactor, Transformer
+from tests.simulation.actors.trimmer import Trimmer
 from tests.simulation.nemesis import PROFILES
 from tests.simulation.policies import policies_of
-from tests.simulation.producers import IdempotentProducer, PlainProducer
-from tests.simulation.readers import Consumer, Observer
-from tests.simulation.sinks import QueryLog, SinkDriver
-from tests.simulation.topic_churn import TopicChurn
-from tests.simulation.transactors import TRANSFORM_GROUP, Transactor, Transformer
-from tests.simulation.trimmer import Trimmer
+from tests.simulation.rules.history import GroupProtocol, Isolation, Key
 
 ActorProgram = Callable[[Actor], Coroutine[Any, Any, None]]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import hypothesis.strategies as st
 from hypothesis import given
 
-from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.entropy import SeededEntropy
 from tidelog.storage.object_store import Buffer, ObjectStore, StoreNotApplied
 from tidelog.storage.sequence import AppendUndecided, Mine, Sequence, Taken

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import hypothesis.strategies as st
 from hypothesis import given
 
-from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tests.unit.storage.segments import TOPIC_ID, advance, listed
 from tidelog.entropy import SeededEntropy
 from tidelog.offload import InlineOffload

@@ -9,7 +9,7 @@ import pytest
 
 from tests.properties.wal.batches import incarnation, topic_partition
 from tests.properties.wal.worlds import Broker, World
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.errors import Fenced
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import InlineOffload

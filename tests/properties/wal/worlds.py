@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tests.properties.wal.batches import METADATA, batch, incarnation
-from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import TidelogError
 from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition

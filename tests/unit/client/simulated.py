@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.simulation.loop import SimulatedLoop
-from tests.simulation.network import SimulatedNetwork
-from tests.simulation.process import SimulatedProcess
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.network import SimulatedNetwork
+from tests.simulation.world.process import SimulatedProcess
 from tests.unit.client.scripted_broker import ScriptedBroker
 from tidelog.client.pool import Client
 from tidelog.client.settings import ClientSettings

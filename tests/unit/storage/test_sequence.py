@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
 from tidelog.storage.object_store import (

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from tests.properties.wal.batches import EPOCH_0, METADATA, batch, incarnation, topic_partition
-from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import TidelogError

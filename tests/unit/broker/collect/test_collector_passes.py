@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from tests.simulation.clock import SimulatedClock
 from tests.simulation.growth import GrowingBucket, Load
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.broker.collect.mark_file import mark_key
 from tidelog.identifiers import BrokerId
 from tidelog.storage.object_store import ByteRange, ObjectMeta, StoredObject, Suffix

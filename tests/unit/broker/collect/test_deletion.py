@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.broker.collect.deletion import (
     DELETES_A_SECOND_MAX,
     RETRY_SECONDS,

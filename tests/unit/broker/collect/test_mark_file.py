@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.broker.collect.mark_file import MarkFile, mark_key
 from tidelog.identifiers import BrokerId, Epoch, Incarnation
 from tidelog.offload import InlineOffload

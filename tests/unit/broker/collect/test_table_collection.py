@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tests.unit.storage.segments import TOPIC_ID, advance, commit_of, listed
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter
 from tidelog.broker.collect.mark_file import MarkFile

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Generator
 
 import pytest
 
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.loop import SimulatedLoop
 from tests.unit.broker.dispatch.test_request_parts import deleted, deleting, entries
 from tidelog.broker.dispatch.long_requests import PARTS_IN_FLIGHT_MAX, LongRequests
 from tidelog.broker.dispatch.request_parts import DIVISIONS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tests.simulation.loop import START_SECONDS, SimulatedLoop
+from tests.simulation.world.loop import START_SECONDS, SimulatedLoop
 from tidelog.broker.fairness.deadlines import Deadline, Deadlines
 
 Story = Callable[["Waits"], Awaitable[None]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.broker.fairness.slice_turns import REST_SECONDS_MAX, SliceTurns
 
 Story = Callable[[SliceTurns], Awaitable[None]]

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tests.unit.broker.rolled import KillAt, Killed
 from tests.unit.broker.stored_log import settle
 from tests.unit.storage.segments import TOPIC_ID, advance, listed

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tests.simulation.loop import SimulatedLoop
-from tests.simulation.network import SimulatedNetwork
-from tests.simulation.process import SimulatedProcess
-from tests.simulation.store import SimulatedStore, StoreSettings, finish
+from tests.simulation.world.loop import SimulatedLoop
+from tests.simulation.world.network import SimulatedNetwork
+from tests.simulation.world.process import SimulatedProcess
+from tests.simulation.world.store import SimulatedStore, StoreSettings, finish
 from tidelog.coordinator.cluster.log.leases import NO_PROGRESS, WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper

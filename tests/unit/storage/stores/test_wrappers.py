@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.entropy import SeededEntropy
 from tidelog.storage.object_store import (
     AccessDenied,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tests.simulation.clock import SimulatedClock
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.loop import SimulatedLoop
 from tests.unit.storage.segments import TOPIC_ID, advance, listed
 from tidelog.entropy import SeededEntropy
 from tidelog.offload import InlineOffload

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.simulation.clock import SimulatedClock
+from tests.simulation.world.clock import SimulatedClock
 from tests.unit.storage.segments import advance, listed
 from tests.unit.storage.table.table_log_world import World, contents, grow, tell
 from tidelog.storage.object_store import ByteRange, StoredObject, StoreNotApplied, Suffix

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from tests.properties.wal.batches import incarnation, topic_partition
 from tests.properties.wal.worlds import Broker, World
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.identifiers import Slot
 from tidelog.wal.format.object_format import wal_key
 from tidelog.wal.recover.recovery import Recovered

@@ -17,7 +17,7 @@ from tests.properties.wal.batches import (
     topic_partition,
 )
 from tests.properties.wal.worlds import Broker, World
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.errors import Fenced, UnsupportedFormat
 from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.storage.object_store import ByteRange, ObjectNotFound

@@ -11,7 +11,7 @@ from awscrt.checksums import crc32c
 
 from tests.properties.wal.batches import EPOCH_0, METADATA, batch, incarnation, topic_partition
 from tests.properties.wal.worlds import Broker, World
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Slot
 from tidelog.storage.object_store import StoreError

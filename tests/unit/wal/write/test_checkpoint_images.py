@@ -6,7 +6,7 @@ import asyncio
 
 from tests.properties.wal.batches import EPOCH_0, METADATA, batch, incarnation, topic_partition
 from tests.properties.wal.worlds import Broker, World
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world.loop import SimulatedLoop
 from tidelog.identifiers import Slot
 from tidelog.wal.log.extents import Extent, SlotEffect
 from tidelog.wal.log.image import PartitionImage

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.properties.wal.batches import EPOCH_0, header
-from tests.simulation.clock import SimulatedClock
+from tests.simulation.world.clock import SimulatedClock
 from tests.unit.wal.gated_store import GatedStore
 from tests.unit.wal.writer_desk import PARTITION, Desk, story
 from tidelog.entropy import SeededEntropy

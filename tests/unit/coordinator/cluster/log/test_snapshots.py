@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.clock import SimulatedClock
+from tests.simulation.world.clock import SimulatedClock
 from tests.unit.coordinator.cluster.samples import WRITER, harbour
 from tests.unit.coordinator.cluster.world import LOG, Broker, World, entry_key, simulate, within
 from tidelog.clock import SystemClock

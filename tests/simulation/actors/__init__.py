@@ -1,0 +1,1 @@
+"""Clients and readers that act in a simulation."""

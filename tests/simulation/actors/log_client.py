@@ -1,0 +1,105 @@
+"""What a workload needs of a Kafka client: single requests, and errors that say what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tests.simulation.rules.history import Isolation, Key, StoredBatch
+
+
+class RequestRefused(Exception):
+    """The broker answered with an error. `code` is Kafka's number, `name` its name."""
+
+    def __init__(self, code: int, name: str) -> None:
+        super().__init__(f"{name} ({code})")
+        self.code = code
+        self.name = name
+
+
+class NoAnswer(Exception):
+    """No connection, a broken one, or no answer in time: the outcome is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingBatch:
+    """One batch of values for a partition; producer id -1 is no idempotence."""
+
+    key: Key
+    values: tuple[str, ...]
+    codec: str = "none"
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    padding_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What one fetch returned of one partition, records below the position left out."""
+
+    key: Key
+    records: list[tuple[int, str]]
+    next_offset: int
+    high_watermark: int
+    last_stable_offset: int | None = None
+    batches: list[StoredBatch] = field(default_factory=list)
+    log_start: int | None = None
+    out_of_range: bool = False
+    """There is nothing at the position: the log begins behind it, or ends before it."""
+
+
+class LogClient(Protocol):
+    """One client process's connection to the cluster. No retries: the workload owns those.
+
+    Every method may raise RequestRefused or NoAnswer, and nothing else on account of faults.
+    """
+
+    async def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Create a topic. TOPIC_ALREADY_EXISTS is no error."""
+        ...
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic. UNKNOWN_TOPIC_OR_PARTITION is no error."""
+        ...
+
+    async def init_producer_id(self) -> tuple[int, int]:
+        """A fresh producer id and its epoch."""
+        ...
+
+    async def produce(self, batch: OutgoingBatch, acks: int = -1) -> int:
+        """Append a batch; the offset of its first record."""
+        ...
+
+    async def produce_and_end(self, batch: OutgoingBatch) -> tuple[int, int | None]:
+        """Append a batch and, behind it on the same connection and before it is answered, ask for
+        the log's end: the offset of the first record, and that end where it was told."""
+        ...
+
+    async def fetch(
+        self, positions: Mapping[Key, int], isolation: Isolation, wait_seconds: float
+    ) -> list[Fetched]:
+        """Read from the positions; partitions that answered with an error are left out unless all
+        did (then the first error is raised). To be out of range is an answer."""
+        ...
+
+    async def end_offset(self, key: Key, isolation: Isolation = "read_committed") -> int:
+        """The offset behind the last record that readers are shown."""
+        ...
+
+    async def log_start(self, key: Key) -> int:
+        """The offset of the first record that there may be."""
+        ...
+
+    async def delete_records(self, key: Key, offset: int) -> int:
+        """Delete the records below an offset; where the log begins then."""
+        ...
+
+    def forget(self) -> None:
+        """Ask anew who leads what, whichever broker answers: clients do so now and then."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...

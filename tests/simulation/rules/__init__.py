@@ -1,0 +1,1 @@
+"""Judgement: what clients saw, and the rules that it must keep."""

@@ -1,0 +1,77 @@
+"""Rules on how far partitions are said to reach: no answer forgets what was known before.
+
+Who reads the bucket may be ahead of its brokers: what is durable there is seen, though the broker
+that has put it does not know that yet. So what a view shows binds later views, and no broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tests.simulation.rules.anomaly import Anomaly
+from tests.simulation.rules.history import Key, Operation, Outcome, Poll
+
+Event = tuple[int, int, Key, int, Operation]
+"""When, whether it was asked for then (else known), of what, how far, by whom."""
+
+
+def watermarks(operations: list[Operation]) -> Iterator[Anomaly]:
+    """The high watermark in every answer covers all that was known before it was asked for."""
+    events = _answers(operations, lambda poll: poll.high_watermark)
+    for operation in operations:
+        if operation.outcome is Outcome.OK and operation.completed is not None:
+            events += [
+                (operation.completed, 0, send.key, send.offset + 1, operation)
+                for send in operation.sends
+                if send.offset is not None
+            ]
+    yield from _goes_back(events, "stale-watermark")
+
+
+def stable_offsets(operations: list[Operation]) -> Iterator[Anomaly]:
+    """The last stable offset never goes back, and never lies above the high watermark."""
+    for operation in operations:
+        for poll in operation.polls:
+            stable, end = poll.last_stable_offset, poll.high_watermark
+            if stable is not None and end is not None and stable > end:
+                text = f"{operation} saw {poll.key} stable up to {stable}, and its end at {end}"
+                yield Anomaly("unstable-offset", text)
+    events = _answers(operations, lambda poll: poll.last_stable_offset)
+    yield from _goes_back(events, "stale-stable-offset")
+
+
+def _answers(operations: list[Operation], told: Callable[[Poll], int | None]) -> list[Event]:
+    events: list[Event] = []
+    for operation in operations:
+        if operation.outcome is not Outcome.OK or operation.completed is None:
+            continue
+        for poll in operation.polls:
+            known = told(poll)
+            if known is not None:
+                events.append((operation.invoked, 1, poll.key, known, operation))
+                events.append((operation.completed, 0, poll.key, known, operation))
+    return events
+
+
+def _goes_back(events: list[Event], name: str) -> Iterator[Anomaly]:
+    for key, place, known, operation, earlier in going_back(events):
+        text = f"{operation} saw {place} of {key}, after {earlier} showed {known}"
+        yield Anomaly(name, text)
+
+
+def going_back(events: list[Event]) -> Iterator[tuple[Key, int, int, Operation, Operation]]:
+    """Who was told less than was known when it asked: of what, how much, how much was known, and
+    from whom."""
+    of_brokers: dict[Key, tuple[int, Operation]] = {}
+    of_views: dict[Key, tuple[int, Operation]] = {}
+    for _, asked, key, place, operation in sorted(events, key=lambda event: event[:2]):
+        if not asked:
+            highest = of_views if operation.kind == "view" else of_brokers
+            if key not in highest or place > highest[key][0]:
+                highest[key] = (place, operation)
+            continue
+        heard = (of_brokers, of_views) if operation.kind == "view" else (of_brokers,)
+        for known in (highest[key] for highest in heard if key in highest):
+            if place < known[0]:
+                yield key, place, known[0], operation, known[1]
+                break

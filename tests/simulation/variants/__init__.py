@@ -1,0 +1,1 @@
+"""Broken variants of Tidelog, each of which a simulation must catch."""

@@ -1,0 +1,244 @@
+"""Hand-over, take-over and transactions across brokers broken on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from tests.simulation.world.owners import OWNER, Owner
+from tests.simulation.world.patches import Breakage, Patch
+from tidelog.broker.coordinate.marker_delivery import MarkerDelivery
+from tidelog.broker.ownership.partition_giving import PartitionGiving
+from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
+from tidelog.broker.peers.markers import MarkerCodes, RemoteMarkers
+from tidelog.broker.peers.peers import Peers
+from tidelog.coordinator.cluster.membership import assignment, watcher
+from tidelog.coordinator.cluster.records.records import PartitionMoved, Record
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.coordinator.transaction.decision import Markers
+from tidelog.identifiers import Epoch, TopicPartition
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
+
+_DECIDING_SECONDS = 0.3
+_PATIENCE_SECONDS = 0.05
+
+
+def _accept_while_giving() -> list[Patch]:
+    """A broker serves a partition until the metadata log has the move."""
+    giving: WeakKeyDictionary[PartitionRegistry, dict[TopicPartition, Partition]] = (
+        WeakKeyDictionary()
+    )
+    right_withhold, right_follow = PartitionRegistry.withhold, PartitionRegistry.follow
+
+    def withhold(self: PartitionRegistry, partition: Partition) -> None:
+        giving.setdefault(self, {})[partition.log.partition] = partition
+
+    def resume(self: PartitionRegistry, partition: Partition) -> None:
+        giving.setdefault(self, {}).pop(partition.log.partition, None)
+
+    def follow(self: PartitionRegistry, records: Sequence[Record]) -> None:
+        for place in _moved(records):
+            partition = giving.get(self, {}).pop(place, None)
+            if partition is not None:
+                right_withhold(self, partition)
+        right_follow(self, records)
+
+    return [
+        (PartitionRegistry, "withhold", withhold),
+        (PartitionRegistry, "resume", resume),
+        (PartitionRegistry, "follow", follow),
+    ]
+
+
+def _serve_what_was_given() -> list[Patch]:
+    """A broker goes on to serve what it has given away."""
+    return [
+        (PartitionRegistry, "withhold", lambda *_: None),
+        (PartitionRegistry, "resume", lambda *_: None),
+    ]
+
+
+def _read_what_was_given() -> list[Patch]:
+    """A broker goes on to answer reads of what it has given away, and takes no records for it."""
+    given: WeakKeyDictionary[PartitionRegistry, dict[TopicPartition, Partition]] = (
+        WeakKeyDictionary()
+    )
+    right_follow, right_get = PartitionRegistry.follow, PartitionRegistry.get
+    right_require = PartitionRegistry.require
+
+    def follow(self: PartitionRegistry, records: Sequence[Record]) -> None:
+        held = {place: self.held(place) for place in _moved(records)}
+        right_follow(self, records)
+        for place, partition in held.items():
+            if partition is not None and self.held(place) is None:
+                given.setdefault(self, {})[place] = partition
+
+    def get(self: PartitionRegistry, place: TopicPartition) -> Partition | None:
+        return right_get(self, place) or given.get(self, {}).get(place)
+
+    def require(self: PartitionRegistry, partition: Partition) -> None:
+        if partition in given.get(self, {}).values():
+            raise PartitionError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it was given away")
+        right_require(self, partition)
+
+    return [
+        (PartitionRegistry, "follow", follow),
+        (PartitionRegistry, "get", get),
+        (PartitionRegistry, "require", require),
+    ]
+
+
+def _given_not_checkpointed() -> list[Patch]:
+    """Checkpoints leave out what was given away, though nobody has opened it yet."""
+    right = PartitionRegistry.follow
+
+    def follow(self: PartitionRegistry, records: Sequence[Record]) -> None:
+        given = [self.held(place) for place in _moved(records)]
+        right(self, records)
+        for partition in given:
+            if partition is not None and self.held(partition.log.partition) is not partition:
+                self.checkpointed.discard(partition.log)
+
+    return [(PartitionRegistry, "follow", follow)]
+
+
+def _resume_undecided() -> list[Patch]:
+    """A broker serves a partition again when it does not learn soon whether the move counts."""
+    right = PartitionGiving.give
+    registries: dict[Owner | None, PartitionRegistry] = {}
+    right_init, right_withhold = PartitionRegistry.__init__, PartitionRegistry.withhold
+    withheld: dict[Owner | None, list[Partition]] = {}
+
+    def init(self: PartitionRegistry, *arguments: Any) -> None:
+        right_init(self, *arguments)
+        registries[OWNER.get()] = self
+
+    def withhold(self: PartitionRegistry, partition: Partition) -> None:
+        right_withhold(self, partition)
+        withheld.setdefault(OWNER.get(), []).append(partition)
+
+    async def give(
+        self: PartitionGiving, receivers: Mapping[TopicPartition, Epoch]
+    ) -> frozenset[TopicPartition]:
+        giving = asyncio.ensure_future(right(self, receivers))
+        await asyncio.wait([giving], timeout=_PATIENCE_SECONDS)
+        if not giving.done():
+            for partition in withheld.pop(OWNER.get(), ()):
+                registries[OWNER.get()].resume(partition)
+        return await giving
+
+    return [
+        (PartitionRegistry, "__init__", init),
+        (PartitionRegistry, "withhold", withhold),
+        (PartitionGiving, "give", give),
+    ]
+
+
+def _some_without_owner() -> list[Patch]:
+    """A take-over leaves out a partition."""
+    right = assignment.spread
+
+    def spread(*arguments: Any) -> Mapping[TopicPartition, Epoch]:
+        return dict(list(right(*arguments).items())[1:])
+
+    return [(watcher, "spread", spread)]
+
+
+def _remote_markers_first() -> list[Patch]:
+    """Markers leave for other brokers before the decision is durable, which takes its time."""
+    deciding: set[Owner | None] = set()
+    peers_of: dict[Owner | None, tuple[Peers, Callable[[], ClusterState]]] = {}
+    right_init, right_deliver = MarkerDelivery.__init__, MarkerDelivery.deliver
+    right_put = SlotUploader.put
+
+    def init(
+        self: MarkerDelivery, writer: Any, partitions: Any, wal: Any, peers: Peers, state: Any,
+        *others: Any,
+    ) -> None:  # fmt: skip
+        right_init(self, writer, partitions, wal, peers, state, *others)
+        peers_of[OWNER.get()] = peers, state
+
+    def deliver(self: MarkerDelivery, runtime: Any, markers: Markers) -> None:
+        peers, state = peers_of[OWNER.get()]
+        for enlisted in sorted(markers.partitions):
+            topic = state().topic_named(enlisted.topic)
+            if topic is None:
+                continue
+            peer = peers.leading(TopicPartition(topic.topic_id, enlisted.partition))
+            if peer is not None:
+                ids = {enlisted.topic: topic.topic_id}
+                sent = RemoteMarkers(markers, frozenset([enlisted]), ids)
+                peers.mark(peer, sent).add_done_callback(_ignore)
+                deciding.add(OWNER.get())
+        right_deliver(self, runtime, markers)
+
+    async def put(self: SlotUploader, upload: SlotUpload) -> None:
+        if OWNER.get() in deciding:
+            deciding.discard(OWNER.get())
+            await asyncio.sleep(_DECIDING_SECONDS)
+        await right_put(self, upload)
+
+    return [
+        (MarkerDelivery, "__init__", init),
+        (MarkerDelivery, "deliver", deliver),
+        (SlotUploader, "put", put),
+    ]
+
+
+def _remote_markers_assumed() -> list[Patch]:
+    """A transaction is complete when its markers have left for other brokers."""
+    right = Peers.mark
+
+    def mark(self: Peers, peer: Epoch, markers: RemoteMarkers) -> asyncio.Future[MarkerCodes]:
+        right(self, peer, markers).add_done_callback(_ignore)
+        answer: asyncio.Future[MarkerCodes] = asyncio.get_running_loop().create_future()
+        answer.set_result(dict.fromkeys(markers.partitions, ErrorCode.NONE))
+        return answer
+
+    return [(Peers, "mark", mark)]
+
+
+def _refused_markers_settle() -> list[Patch]:
+    """What another broker knows nothing of needs no marker."""
+    right = Peers.mark
+    unknown = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+    def mark(self: Peers, peer: Epoch, markers: RemoteMarkers) -> asyncio.Future[MarkerCodes]:
+        async def settled() -> MarkerCodes:
+            codes = await right(self, peer, markers)
+            return {
+                place: ErrorCode.NONE if code in unknown else code for place, code in codes.items()
+            }
+
+        return asyncio.ensure_future(settled())
+
+    return [(Peers, "mark", mark)]
+
+
+def _moved(records: Sequence[Record]) -> list[TopicPartition]:
+    return [
+        TopicPartition(record.topic_id, record.partition)
+        for record in records
+        if isinstance(record, PartitionMoved)
+    ]
+
+
+def _ignore(answer: asyncio.Future[MarkerCodes]) -> None:
+    if not answer.cancelled():
+        answer.exception()
+
+
+CLUSTER_VARIANTS: dict[str, Breakage] = {
+    "accept-while-giving": _accept_while_giving,
+    "serve-what-was-given": _serve_what_was_given,
+    "read-what-was-given": _read_what_was_given,
+    "given-not-checkpointed": _given_not_checkpointed,
+    "resume-undecided": _resume_undecided,
+    "some-without-owner": _some_without_owner,
+    "remote-markers-first": _remote_markers_first,
+    "remote-markers-assumed": _remote_markers_assumed,
+    "refused-markers-settle": _refused_markers_settle,
+}

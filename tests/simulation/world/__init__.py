@@ -1,0 +1,1 @@
+"""The simulated world: time, tasks, network, store and processes."""
