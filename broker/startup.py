@@ -46,7 +46,11 @@ from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.broker.telemetry.layer_metrics import UnservedCollector
-from tidelog.broker.telemetry.metrics import LARGE_BATCHES_WAITING
+from tidelog.broker.telemetry.metrics import (
+    LARGE_BATCHES_WAITING,
+    MARKERS_UNWRITTEN,
+    PARTITIONS_OPENING,
+)
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
 from tidelog.coordinator.cluster.membership.assignment import spread
@@ -316,6 +320,11 @@ def _recovery(
 
     metadata.subscribe(follow)
     recovery.subscribe(listed)
+    metrics.gauge(
+        PARTITIONS_OPENING,
+        "Partitions that this broker was given and does not serve yet.",
+        lambda: recovery.waiting,
+    )
     # Settings may have changed while the start waited for a predecessor's end.
     opened.settings.renew()
     return recovery
@@ -333,6 +342,7 @@ def _open_peers(opened: OpenedCluster, membership: Membership, closing: AsyncExi
         opened.settings.now(),
     )
     closing.push_async_callback(peers.close)
+    opened.metrics.registry.register(CountsCollector(peers.metrics))
     opened.metadata.subscribe(lambda sequence, _: peers.follow(sequence))
     return peers
 
@@ -370,6 +380,11 @@ def _coordinate(
         settings.integer("staged.retention.ms"),
     )
     opened.metrics.registry.register(CountsCollector(coordinators.snapshot_metrics))
+    opened.metrics.gauge(
+        MARKERS_UNWRITTEN,
+        "Decided transactions whose markers some partition lacks; the broker tries again.",
+        lambda: coordinators.markers_unwritten,
+    )
     # After the partitions' subscription: a coordinator needs its partitions to be there.
     opened.metadata.subscribe(lambda _, records: coordinators.follow(records))
     recovery.subscribe(lambda _: coordinators.keep_in_step())

@@ -150,6 +150,11 @@ class Coordinators:
         self._topic_names = {topic.topic_id: topic.name for topic in state().topics.values()}
         self.keep_in_step()
 
+    @property
+    def markers_unwritten(self) -> int:
+        """Decided transactions whose markers some partition lacks. Any thread may read this."""
+        return self._delivery.unwritten
+
     def follow(self, records: Sequence[Record]) -> None:
         """Follow an entry of the metadata log that the partitions have followed."""
         deleted: dict[str, set[TopicId]] = {}

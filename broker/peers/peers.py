@@ -9,6 +9,7 @@ from tidelog.broker.peers.connections import PeerConnections
 from tidelog.broker.peers.enlistments import Enlisted, Enlistment, EnlistmentForm
 from tidelog.broker.peers.hints import HintForm
 from tidelog.broker.peers.markers import MarkerCodes, MarkerForm, RemoteMarkers
+from tidelog.broker.peers.metrics import PeerMetrics
 from tidelog.broker.peers.moves import Move, MoveForm, MoveOutcome
 from tidelog.broker.peers.requests import PeerRequests
 from tidelog.broker.settings.settings import BrokerSettings
@@ -34,18 +35,19 @@ class Peers:
     ) -> None:
         self._state = state
         self._own = incarnation.epoch
+        self.metrics = PeerMetrics()
         self._connections = PeerConnections(network, state, peer_settings(incarnation, settings))
         self._enlistments: PeerRequests[Enlistment, Enlisted] = PeerRequests(
-            self._connections, clock, entropy, EnlistmentForm()
+            self._connections, clock, entropy, EnlistmentForm(), self.metrics
         )
         self._markers: PeerRequests[RemoteMarkers, MarkerCodes] = PeerRequests(
-            self._connections, clock, entropy, MarkerForm()
+            self._connections, clock, entropy, MarkerForm(), self.metrics
         )
         self._moves: PeerRequests[Move, MoveOutcome] = PeerRequests(
-            self._connections, clock, entropy, MoveForm()
+            self._connections, clock, entropy, MoveForm(), self.metrics
         )
         self._hints: PeerRequests[int, None] = PeerRequests(
-            self._connections, clock, entropy, HintForm(), in_flight_max=1
+            self._connections, clock, entropy, HintForm(), self.metrics, in_flight_max=1
         )
 
     def leading(self, place: TopicPartition) -> Epoch | None:

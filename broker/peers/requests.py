@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tidelog.broker.peers.connections import PeerConnections, PeerUnreachable
+from tidelog.broker.peers.metrics import PeerMetrics
 from tidelog.clock import Clock
 from tidelog.entropy import Entropy
 from tidelog.errors import TidelogError
@@ -82,12 +83,14 @@ class PeerRequests(Generic[ItemT, ReplyT]):
         clock: Clock,
         entropy: Entropy,
         form: Form[ItemT, Any, ReplyT],
+        metrics: PeerMetrics,
         in_flight_max: int = IN_FLIGHT_MAX,
     ) -> None:
         self._connections = connections
         self._clock = clock
         self._entropy = entropy
         self._form = form
+        self._metrics = metrics
         self._in_flight_max = in_flight_max
         self._lanes: dict[Epoch, _Lane[ItemT, ReplyT]] = {}
 
@@ -150,6 +153,7 @@ class PeerRequests(Generic[ItemT, ReplyT]):
             return
         items, futures = [item for item, _ in taken], [future for _, future in taken]
         failure: TidelogError = PeerUnreachable("the request was cut off")
+        self._metrics.requests[self._form.purpose] += 1
         try:
             response: Response = await self._connections.request(
                 peer, self._form.purpose, self._form.request(items)
@@ -160,6 +164,7 @@ class PeerRequests(Generic[ItemT, ReplyT]):
                 if not future.done():
                     future.set_result(reply)
         except TidelogError as error:
+            self._metrics.failures[self._form.purpose] += 1
             self._back_off(lane)
             failure = error
         finally:

@@ -29,6 +29,8 @@ REQUESTS_IN_FLIGHT: Final = "tidelog_requests_in_flight"
 REQUEST_BYTES_IN_FLIGHT: Final = "tidelog_request_bytes_in_flight"
 ANSWER_BYTES_WAITING: Final = "tidelog_answer_bytes_waiting"
 LARGE_BATCHES_WAITING: Final = "tidelog_large_batches_waiting"
+MARKERS_UNWRITTEN: Final = "tidelog_transactions_markers_unwritten"
+PARTITIONS_OPENING: Final = "tidelog_partitions_opening"
 CONNECTIONS: Final = "tidelog_connections"
 CONNECTIONS_WAITING: Final = "tidelog_connections_waiting"
 

@@ -160,6 +160,9 @@ def test_a_partition_is_given_away_and_comes_back() -> None:
                 answer = await owner.produce(batch(value))
                 assert (answer.error_code, answer.base_offset) == (0, number)
                 written.append(value)
+                page = owner.broker.metrics.exposition().decode()
+                assert "tidelog_partitions_opening 0.0" in page
+                assert "tidelog_transactions_markers_unwritten 0.0" in page
                 given = await owner.broker.ownership.giving.give({place: epoch_of(other)})
                 assert given == {place}
                 refused = await owner.produce(batch(b"late"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tidelog.broker.peers.connections import PeerUnreachable
+from tidelog.broker.peers.metrics import PeerMetrics
 from tidelog.broker.peers.requests import (
     BACKOFF_SECONDS_MAX,
     BACKOFF_SECONDS_MIN,
@@ -37,6 +38,7 @@ class Network:
         self.requests: list[tuple[Epoch, list[int]]] = []
         self.answers: list[asyncio.Future[list[int]]] = []
         self.dropped: list[Epoch] = []
+        self.metrics = PeerMetrics()
 
     async def request(self, peer: Epoch, purpose: str, message: list[int]) -> list[int]:
         assert purpose == self.purpose
@@ -87,7 +89,7 @@ def story_of(
     async def main() -> None:
         network: Any = Network()
         requests: PeerRequests[int, int] = PeerRequests(
-            network, network, network, Numbers(), in_flight_max
+            network, network, network, Numbers(), network.metrics, in_flight_max
         )
         await story(requests, network)
         await requests.close()
@@ -149,6 +151,7 @@ def test_an_item_without_a_reply_fails_and_its_effect_is_unknown() -> None:
         network.answers[1].set_result([])
         with pytest.raises(PeerUnreachable, match="too short"):
             await short
+        assert network.metrics.requests == network.metrics.failures == {network.purpose: 2}
 
     story_of(story)
 
