@@ -1,5 +1,6 @@
 """Three brokers on one store: consume, transform, produce in transactions while brokers and workers
-are killed and stopped. Each input has its outputs once, in order, and nothing aborted is seen."""
+are killed, stopped and cut off. Each input has its outputs once, in order, and nothing aborted is
+seen."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.chaos_cluster.cluster import Cluster
+from tests.chaos_cluster.cluster import CUTS, DEATHS, Cluster
 from tests.compat.test_transactions import Worker
 from tidelog.localstack.s3_servers import start_seaweedfs
 
@@ -148,13 +149,17 @@ def store_of(kind: str, folder: Path) -> Iterator[str]:
         yield server.url
 
 
-@pytest.mark.parametrize("kind", ["folder", "s3"])
-def test_each_input_has_its_outputs_once_while_brokers_are_killed(
-    kind: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "faults"),
+    [("folder", DEATHS), ("s3", DEATHS), ("s3", CUTS)],
+    ids=["deaths on a folder", "deaths on s3", "cuts on s3"],
+)
+def test_each_input_has_its_outputs_once_while_brokers_suffer(
+    kind: str, faults: Sequence[str], tmp_path: Path
 ) -> None:
     chance = random.Random(os.environ.get("SEED", kind))
     with store_of(kind, tmp_path) as store:
-        with closing(Cluster(store, tmp_path)) as cluster, ExitStack() as ending:
+        with closing(Cluster(store, tmp_path, faults)) as cluster, ExitStack() as ending:
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
             for created in admin.create_topics(topics()).values():
                 created.result(60)
