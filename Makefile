@@ -11,7 +11,7 @@ PY := .venv/bin/python
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; echo $$n)
 # What more to tell pytest: make unit PYTEST="-k fencing -x"
 PYTEST ?=
-LONG := integration or compat or spark or spark_cluster or chaos or chaos_cluster or attack or slow
+LONG := integration or compat or spark or spark_cluster or chaos or chaos_cluster or moves or attack or slow
 CODE := tidelog storage wal coordinator broker spark_source localstack tests benchmarks scripts scripts/typing-links
 
 # The same order of sets in every process: a simulation's seed replays, test processes agree on names.
@@ -123,6 +123,11 @@ chaos: venv ## kill -9 of Spark's driver, its workers and the broker under an ex
 .PHONY: chaos-cluster
 chaos-cluster: .venv/.installed-integration ## kill -9, stops, pauses and cut networks of three brokers under transactions: three times MINUTES=2
 	@MINUTES=$(or $(MINUTES),2) $(PY) -m pytest -s -m chaos_cluster tests/chaos_cluster $(PYTEST)
+
+.PHONY: moves
+moves: venv ## Foreign clients while every partition of three brokers moves once a second: make moves SECONDS=60
+	@$(PY) -m scripts.tools java mvn go node npm
+	@SECONDS=$(or $(SECONDS),20) $(PY) -m pytest -s -m moves tests/moves $(PYTEST)
 
 .PHONY: attack
 attack: venv ## Clients that try to starve the others, beside a well-behaved one: docs/ATTACKS.md
