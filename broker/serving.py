@@ -18,7 +18,7 @@ from tidelog.broker.handlers.services import (
 from tidelog.broker.membership import Membership
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.server import KafkaServer
-from tidelog.broker.ownership.partition_moves import PartitionMoves
+from tidelog.broker.ownership.ownership import Ownership
 from tidelog.broker.read.fetch_session import FetchSessions
 from tidelog.broker.running import Coordination, Fairness, Reads, TopicTables
 from tidelog.broker.settings.live import LiveSettings
@@ -40,7 +40,7 @@ def new_services(
     reads: Reads,
     tables: TopicTables,
     coordination: Coordination,
-    moves: PartitionMoves,
+    ownership: Ownership,
 ) -> Services:
     """The services of each group of handlers."""
     turns, entropy = fairness.turns, environment.entropy
@@ -57,7 +57,8 @@ def new_services(
         environment.store.url,
         writes.partitions,
         tables.tables,
-        moves,
+        ownership.moves,
+        ownership.rebalances,
         limits,
         AutoCreations(),
         environment.clock,

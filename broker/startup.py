@@ -121,7 +121,7 @@ async def startup(
         reads,
         tables,
         coordination,
-        ownership.moves,
+        ownership,
     )
     server = new_server(services, writes.appender, opened.fairness, opened.address)
     closing.push_async_callback(server.abort)

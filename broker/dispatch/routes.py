@@ -25,6 +25,7 @@ from tidelog.broker.handlers.cluster.replicas import (
     describe_quorum,
     list_partition_reassignments,
 )
+from tidelog.broker.handlers.cluster.spreading import drain_brokers, rebalance_brokers
 from tidelog.broker.handlers.cluster.topics import create_partitions, create_topics, delete_topics
 from tidelog.broker.handlers.data.adopt import adopt
 from tidelog.broker.handlers.data.fetch import fetch
@@ -106,6 +107,8 @@ HANDLERS: Final[Mapping[int, Handler]] = {
             ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
             ApiKey.ELECT_LEADERS: elect_leaders,
             OwnApiKey.METADATA_MOVED: metadata_moved,
+            OwnApiKey.DRAIN_BROKERS: drain_brokers,
+            OwnApiKey.REBALANCE_BROKERS: rebalance_brokers,
         },
     ),
     **_given(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinate.transaction_admission import Admissions
     from tidelog.broker.fairness.slice_turns import SliceTurns
     from tidelog.broker.ownership.partition_moves import PartitionMoves
+    from tidelog.broker.ownership.rebalances import Rebalances
     from tidelog.broker.partitions.partitions import PartitionRegistry
     from tidelog.broker.read.fetch_session import FetchSessions
     from tidelog.broker.read.fetcher import Fetcher
@@ -96,6 +97,7 @@ class ClusterServices(MetadataServices):
     partitions: PartitionSizes
     tables: TableSizes
     moves: PartitionMoves
+    rebalances: Rebalances
     limits: LimitsMet
     """Hears of what is refused because of a limit."""
     auto_creations: AutoCreations

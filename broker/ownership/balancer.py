@@ -6,6 +6,11 @@ open the dead broker's partitions then. Moves go in groups, so that few partitio
 at a time, and the moves of a minute are bounded.
 
 A failed group changes nothing: its partitions stay, and the next look plans anew.
+
+While this broker is being drained, it gives away all that it has, and what it is still given. An
+operator asked for that, as for `rebalance`: neither the settings nor the moves of a minute hold
+them up. The drain is in the metadata log, so it goes on whatever becomes of the broker that was
+asked.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from tidelog.coordinator.cluster.membership.balance import plan_moves
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     BrokerRegistered,
+    DrainChanged,
     IncarnationRetired,
     Record,
 )
@@ -33,7 +39,11 @@ from tidelog.storage.object_store import StoreError
 logger = logging.getLogger(__name__)
 
 MOVES_AT_ONCE_MAX: Final = 64
+MOVES_A_REQUEST_MAX: Final = 512
+"""The moves of one `rebalance`, so that its answer comes in seconds."""
 MINUTE_SECONDS: Final = 60.0
+DRAINING_SECONDS: Final = 1.0
+"""How often a draining broker looks whether it was given partitions, or can give more of them."""
 
 
 class Balancer:
@@ -54,6 +64,8 @@ class Balancer:
         self._settings = settings
         self._look_at = clock.monotonic()
         self._news = asyncio.Event()
+        self._turn = asyncio.Lock()
+        """One plan at a time: the next one needs the moves of the one before."""
         metadata.subscribe(self._follow)
 
     async def run(self) -> NoReturn:
@@ -67,19 +79,47 @@ class Balancer:
                 logger.warning("partitions were not given away", extra={"why": str(error)})
             self._look_at = self._clock.monotonic() + self._pause(given)
 
+    async def rebalance(self) -> int:
+        """Give away what is above the fair share, and return how much: 0 when all is given.
+
+        What is left over is being opened, is damaged, or exceeds MOVES_A_REQUEST_MAX. Raises
+        Refused and StoreError, after which it may be repeated, and WalLost and Fenced.
+        """
+        total = 0
+        async with self._turn:
+            while total < MOVES_A_REQUEST_MAX and (given := await self._give_group(0)):
+                total += given
+        return total
+
+    @property
+    def _is_draining(self) -> bool:
+        info = self._metadata.state.brokers.get(self._me.epoch)
+        return info is not None and info.draining
+
     async def _give_some(self) -> int:
+        if self._is_draining:
+            return await self.rebalance()
         settings = self._settings()
         if not settings.boolean("auto.leader.rebalance.enable"):
             return 0
+        async with self._turn:
+            return await self._give_group(
+                settings.integer("leader.imbalance.per.broker.percentage")
+            )
+
+    async def _give_group(self, tolerance_percent: int) -> int:
         moves = plan_moves(
             self._metadata.state,
             self._me.epoch,
-            settings.integer("leader.imbalance.per.broker.percentage"),
+            tolerance_percent,
             MOVES_AT_ONCE_MAX,
+            self._giving.stuck,
         )
         return len(await self._giving.give(moves)) if moves else 0
 
     def _pause(self, given: int) -> float:
+        if self._is_draining:
+            return 0.0 if given else DRAINING_SECONDS
         if not given:
             return self._settings().integer("leader.imbalance.check.interval.seconds")
         return given * MINUTE_SECONDS / self._settings().integer("rebalance.moves.per.minute.max")
@@ -102,6 +142,8 @@ class Balancer:
                     pause_ms = settings.heartbeat_interval_ms
                 case BrokerFenced() | IncarnationRetired():
                     pause_ms = settings.session_timeout_ms
+                case DrainChanged():
+                    pause_ms = 0
                 case _:
                     continue
             self._look_at = self._clock.monotonic() + pause_ms / 1000

@@ -13,6 +13,7 @@ from tidelog.broker.ownership.balancer import Balancer
 from tidelog.broker.ownership.partition_giving import PartitionGiving
 from tidelog.broker.ownership.partition_moves import PartitionMoves
 from tidelog.broker.ownership.partition_recovery import PartitionRecovery
+from tidelog.broker.ownership.rebalances import Rebalances
 from tidelog.broker.peers.peers import Peers
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.coordinator.cluster.membership.watcher import Watcher
@@ -27,6 +28,7 @@ class Ownership:
     giving: PartitionGiving
     balancer: Balancer
     moves: PartitionMoves
+    rebalances: Rebalances
 
 
 def new_ownership(
@@ -54,4 +56,5 @@ def new_ownership(
     giving = PartitionGiving(metadata, writes, coordinators.keep_in_step)
     balancer = Balancer(metadata, me, giving, environment.clock, settings)
     moves = PartitionMoves(membership.state, me, giving, peers)
-    return Ownership(watcher, recovery, giving, balancer, moves)
+    rebalances = Rebalances(membership.state, me, balancer, peers)
+    return Ownership(watcher, recovery, giving, balancer, moves, rebalances)

@@ -65,6 +65,11 @@ class PartitionGiving:
         begun.add_done_callback(self._begun.discard)
         return await asyncio.shield(begun)
 
+    @property
+    def stuck(self) -> frozenset[TopicPartition]:
+        """The damaged partitions, which cannot be given."""
+        return frozenset(each.log.partition for each in self._writes.partitions.faulty)
+
     async def close(self) -> None:
         """Stop. The outcome of what was begun stays unknown."""
         begun = tuple(self._begun)
@@ -125,8 +130,16 @@ class PartitionGiving:
     def _may_move(self, state: ClusterState, move: PartitionMoved) -> bool:
         place = TopicPartition(move.topic_id, move.partition)
         return (
-            self._is_mine(state, place) and move.owner != self._epoch and state.is_live(move.owner)
+            self._is_mine(state, place)
+            and move.owner != self._epoch
+            and state.is_live(move.owner)
+            and self._may_take(state, move.owner)
         )
+
+    def _may_take(self, state: ClusterState, receiver: Epoch) -> bool:
+        """A draining broker takes nothing, unless all others are draining or this one ends."""
+        others = [info.epoch for info in state.takers() if info.epoch != self._epoch]
+        return not others or receiver in others
 
     def _is_mine(self, state: ClusterState, place: TopicPartition) -> bool:
         tenure = state.leader(place)

@@ -14,6 +14,7 @@ from tidelog.broker.peers.connections import PeerUnreachable
 from tidelog.broker.peers.moves import Move, MoveOutcome
 from tidelog.broker.peers.peers import Peers
 from tidelog.concurrency import all_results
+from tidelog.coordinator.cluster.membership.draining import is_drained, not_live
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import TidelogError
 from tidelog.identifiers import Epoch, Incarnation, TopicPartition
@@ -51,13 +52,15 @@ class PartitionMoves:
                     f"there is no partition {move.topic[:249]}-{move.partition}",
                 )
             elif receiver is None:
-                live = ", ".join(str(info.broker_id) for info in state.live_brokers())
                 outcomes[move] = MoveOutcome(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"there is no live broker {move.receiver}; these live: {live}",
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, not_live(state, move.receiver)
                 )
             elif leader.incarnation == receiver.incarnation:
                 outcomes[move] = MoveOutcome(ErrorCode.NONE)
+            elif receiver.draining:
+                outcomes[move] = MoveOutcome(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, is_drained(move.receiver)
+                )
             elif leader.incarnation == self._me:
                 own[place] = move
             elif passes_on and state.is_live(leader.incarnation.epoch):

@@ -11,13 +11,14 @@ from tidelog.broker.peers.hints import HintForm
 from tidelog.broker.peers.markers import MarkerCodes, MarkerForm, RemoteMarkers
 from tidelog.broker.peers.metrics import PeerMetrics
 from tidelog.broker.peers.moves import Move, MoveForm, MoveOutcome
+from tidelog.broker.peers.rebalances import Rebalanced, RebalanceForm
 from tidelog.broker.peers.requests import PeerRequests
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.client.settings import ClientSettings
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import Entropy
-from tidelog.identifiers import Epoch, Incarnation, TopicPartition
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, TopicPartition
 from tidelog.network import Network
 
 
@@ -46,8 +47,18 @@ class Peers:
         self._moves: PeerRequests[Move, MoveOutcome] = PeerRequests(
             self._connections, clock, entropy, MoveForm(), self.metrics
         )
+        self._rebalances: PeerRequests[BrokerId, Rebalanced] = PeerRequests(
+            self._connections, clock, entropy, RebalanceForm(), in_flight_max=1
+        )
         self._hints: PeerRequests[int, None] = PeerRequests(
             self._connections, clock, entropy, HintForm(), self.metrics, in_flight_max=1
+        )
+        self._all = (
+            self._enlistments,
+            self._markers,
+            self._moves,
+            self._rebalances,
+            self._hints,
         )
 
     def leading(self, place: TopicPartition) -> Epoch | None:
@@ -70,6 +81,10 @@ class Peers:
         """Ask the owner of a partition to give it away."""
         return self._moves.ask(peer, move)
 
+    def rebalance(self, peer: Epoch, broker_id: BrokerId) -> asyncio.Future[Rebalanced]:
+        """Ask a broker to give away what is above its fair share."""
+        return self._rebalances.ask(peer, broker_id)
+
     def follow(self, sequence: int) -> None:
         """Follow an entry of the metadata log that the state has applied.
 
@@ -77,7 +92,7 @@ class Peers:
         broker's own.
         """
         state = self._state()
-        for requests in (self._enlistments, self._markers, self._moves, self._hints):
+        for requests in self._all:
             for peer in requests.peers:
                 if not state.is_live(peer):
                     requests.drop(peer)
@@ -89,7 +104,7 @@ class Peers:
 
     async def close(self) -> None:
         """Fail all requests and close the connections."""
-        for requests in (self._enlistments, self._markers, self._moves, self._hints):
+        for requests in self._all:
             await requests.close()
         await self._connections.close()
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from tidelog.broker.settings.settings import BrokerSettings, check_topic_configs
 from tidelog.coordinator.cluster.membership.assignment import NoLiveBroker, Placement
+from tidelog.coordinator.cluster.membership.draining import is_drained, not_live
 from tidelog.coordinator.cluster.records.records import TopicCreated
 from tidelog.coordinator.cluster.records.topics import collision_key, new_topic_id, topic_name_fault
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -155,9 +156,11 @@ def named_owner(
         raise _bad_assignment("all partitions must have equally many brokers")
     for broker_id in broker_ids:
         if state.broker(BrokerId(broker_id)) is None:
-            live = ", ".join(map(str, sorted(state.live_epochs)))
-            raise _bad_assignment(f"there is no live broker {broker_id}; these live: {live}")
-    return state.live_epochs[BrokerId(broker_ids[0])]
+            raise _bad_assignment(not_live(state, broker_id))
+    leader = state.brokers[state.live_epochs[BrokerId(broker_ids[0])]]
+    if leader.draining:
+        raise _bad_assignment(is_drained(leader.broker_id))
+    return leader.epoch
 
 
 def _bad_assignment(why: str) -> TopicRefused:

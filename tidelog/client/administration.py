@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidelog.client.errors import ReadRefused, RequestRefused, check_read, no_topic
+from tidelog.client.errors import ReadRefused, RequestRefused, check, check_read, no_topic
 from tidelog.client.metadata import TopicMetadata, topic_metadata
 from tidelog.client.pool import Client
 from tidelog.protocol.error_codes import ErrorCode
@@ -30,6 +30,8 @@ from tidelog.protocol.schemas.cluster.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from tidelog.protocol.schemas.own.drains import BrokerDrain, DrainBrokersRequest
+from tidelog.protocol.schemas.own.rebalance import BrokerRebalance, RebalanceBrokersRequest
 
 _TOPIC_RESOURCE = 2
 
@@ -176,6 +178,45 @@ async def move_partition(client: Client, topic: str, partition: int, broker_id: 
             raise refused
         return
     raise ReadRefused(subject, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is empty")
+
+
+async def drain_broker(client: Client, broker_id: int, *, draining: bool) -> None:
+    """Begin or end the drain of a broker.
+
+    Raises:
+        RequestRefused: no live broker has the id, or no other one could take its partitions.
+        RequestFailed: no answer; the request may be repeated.
+    """
+    request = DrainBrokersRequest(brokers=[BrokerDrain(broker_id=broker_id, draining=draining)])
+    subject = f"broker {broker_id}"
+    response = await client.request_any(request)
+    check(subject, response.error_code, response.error_message)
+    for result in response.brokers:
+        check(subject, result.error_code, result.error_message)
+
+
+async def draining_brokers(client: Client) -> frozenset[int]:
+    """The ids of the brokers that are being drained.
+
+    Raises:
+        RequestRefused: the broker refuses.
+        RequestFailed: no answer.
+    """
+    response = await client.request_any(DrainBrokersRequest(brokers=[]))
+    check_read("cluster", response.error_code, response.error_message)
+    return frozenset(response.draining)
+
+
+async def rebalance_brokers(client: Client) -> list[BrokerRebalance]:
+    """Let all brokers give away what is above their fair share; what each one gave.
+
+    Raises:
+        RequestRefused: the broker refuses.
+        RequestFailed: no answer; partitions may have moved. The request may be repeated.
+    """
+    response = await client.request_any(RebalanceBrokersRequest())
+    check("cluster", response.error_code, response.error_message)
+    return response.brokers
 
 
 def _refusal(subject: str, code: int, message: str | None = None) -> RequestRefused | None:

@@ -28,7 +28,7 @@ from tidelog.protocol.schemas.cluster import (
     replicas,
     topics,
 )
-from tidelog.protocol.schemas.own import adopt, flush, metadata_moved
+from tidelog.protocol.schemas.own import adopt, drains, flush, metadata_moved, rebalance
 from tidelog.protocol.schemas.security import acls, sasl
 
 OWN_KEYS_FROM: Final = 20_000
@@ -95,6 +95,8 @@ class OwnApiKey(enum.IntEnum):
     FLUSH_TOPICS = 20_000
     ADOPT = 20_001
     METADATA_MOVED = 20_003
+    DRAIN_BROKERS = 20_004
+    REBALANCE_BROKERS = 20_005
 
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
@@ -250,5 +252,7 @@ for _request, _response in (
     (flush.FlushTopicsRequest, flush.FlushTopicsResponse),
     (adopt.AdoptRequest, adopt.AdoptResponse),
     (metadata_moved.MetadataMovedRequest, metadata_moved.MetadataMovedResponse),
+    (drains.DrainBrokersRequest, drains.DrainBrokersResponse),
+    (rebalance.RebalanceBrokersRequest, rebalance.RebalanceBrokersResponse),
 ):
     register(_request, _response)

@@ -40,13 +40,15 @@ class Placement:
     ) -> None:
         """`sizes`: the known bytes of partitions.
 
-        `avoided`: incarnations that get partitions only if all live ones are avoided. `near`: these
-        come first among incarnations with equal loads. Raises NoLiveBroker if no broker is live.
+        `avoided`: incarnations that get partitions only if all live ones are avoided. Draining ones
+        get partitions only if all others are avoided or draining. `near`: these come first among
+        incarnations with equal loads. Raises NoLiveBroker if no broker is live.
         """
         live = state.live_brokers()
         if not live:
             raise NoLiveBroker("no broker is alive that could take partitions")
-        able = [info for info in live if info.epoch not in avoided] or live
+        present = [info for info in live if info.epoch not in avoided] or live
+        able = [info for info in present if not info.draining] or present
         self._sizes = sizes
         self._per_partition = max(1, sum(sizes.values()))
         self._per_byte = sum(topic.partition_count for topic in state.topics.values())

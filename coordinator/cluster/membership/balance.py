@@ -5,6 +5,8 @@ state, but not at the same moment: several may give to one receiver. What each g
 surplus, and the surpluses add up to what the receivers lack. So no receiver gets more than its fair
 share by more than the partitions of one plan of each giver.
 
+A draining broker's share is nothing: it gives all that it has to the others, and gets nothing.
+
 A small difference stays: moves cost clients a look-up. Partitions of an internal topic, which carry
 the coordinators, are balanced by their own count; all other partitions together.
 """
@@ -13,16 +15,22 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Epoch, TopicPartition
 
 
 def plan_moves(
-    state: ClusterState, giver: Epoch, tolerance_percent: int, moves_max: int
+    state: ClusterState,
+    giver: Epoch,
+    tolerance_percent: int,
+    moves_max: int,
+    stuck: Container[TopicPartition] = (),
 ) -> dict[TopicPartition, Epoch]:
     """The partitions that `giver` gives away now, at most `moves_max`, with their receivers.
+
+    `stuck`: partitions that it cannot give.
 
     Empty if the giver has at most its fair share and `tolerance_percent` more. A giver beyond the
     tolerance gives all that is above the fair share, so that the next plan is empty.
@@ -30,7 +38,7 @@ def plan_moves(
     moves: dict[TopicPartition, Epoch] = {}
     for group in _groups(state):
         room = moves_max - len(moves)
-        moves |= _plan(state, giver, group, tolerance_percent, room)
+        moves |= _plan(state, giver, group, tolerance_percent, room, stuck)
     return moves
 
 
@@ -54,22 +62,28 @@ def _groups(state: ClusterState) -> list[_Owned]:
 
 
 def _plan(
-    state: ClusterState, giver: Epoch, group: _Owned, tolerance_percent: int, moves_max: int
+    state: ClusterState,
+    giver: Epoch,
+    group: _Owned,
+    tolerance_percent: int,
+    moves_max: int,
+    stuck: Container[TopicPartition],
 ) -> dict[TopicPartition, Epoch]:
-    live = [info.epoch for info in state.live_brokers()]
-    loads = Counter(dict.fromkeys(live, 0))
+    takers = [info.epoch for info in state.takers()]
+    loads = Counter(dict.fromkeys(state.live_epochs.values(), 0))
     loads.update(owner for _, owner in group if owner in loads)
-    if giver not in loads or len(live) < 2:
+    if giver not in loads or not takers or takers == [giver]:
         return {}
-    fair, rest = divmod(sum(loads.values()), len(live))
+    fair, rest = divmod(sum(loads.values()), len(takers))
     # Where the number does not divide, those that have most keep one more.
-    ranked = sorted(live, key=lambda epoch: (-loads[epoch], epoch))
+    ranked = sorted(takers, key=lambda epoch: (-loads[epoch], epoch))
     shares = {epoch: fair + (rank < rest) for rank, epoch in enumerate(ranked)}
-    surplus = loads[giver] - shares[giver]
-    if surplus <= fair * tolerance_percent // 100:
+    surplus = loads[giver] - shares.get(giver, 0)
+    tolerated = fair * tolerance_percent // 100 if giver in shares else 0
+    if surplus <= tolerated:
         return {}
-    own = [place for place, owner in group if owner == giver]
-    heap = [(load, epoch) for epoch, load in loads.items() if load < shares[epoch]]
+    own = [place for place, owner in group if owner == giver and place not in stuck]
+    heap = [(loads[epoch], epoch) for epoch in takers if loads[epoch] < shares[epoch]]
     heapq.heapify(heap)
     moves = {}
     for place in own[: min(surplus, moves_max)]:

@@ -19,6 +19,7 @@ from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
     BROKER_VERSION,
+    SHARING_VERSION,
     BrokerFenced,
     BrokerRegistered,
     Record,
@@ -177,7 +178,7 @@ def _lowest_free(live: Iterable[BrokerInfo]) -> BrokerId:
 
 def _must_end(info: BrokerInfo, broker_id: BrokerId) -> bool:
     """Whether this live incarnation must be dead before a newcomer with this id registers."""
-    return info.broker_id == broker_id or info.version < BROKER_VERSION
+    return info.broker_id == broker_id or info.version < SHARING_VERSION
 
 
 async def _shown_dead(

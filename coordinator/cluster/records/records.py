@@ -26,8 +26,12 @@ FIRST_ENTRY_FORMAT = 1
 ENTRY_BYTES_MAX = 8 * 1024 * 1024
 ALONE_VERSION = 1
 """Brokers of this version serve a bucket alone."""
-BROKER_VERSION = 2
-"""What this Tidelog's brokers can do: brokers of this version share a bucket."""
+SHARING_VERSION = 2
+"""Brokers from this version on share a bucket."""
+DRAIN_VERSION = 3
+"""Brokers from this version on know `DrainChanged`, and give a draining broker no partitions."""
+BROKER_VERSION = DRAIN_VERSION
+"""What this Tidelog's brokers can do."""
 SESSION_TIMEOUT_MS = 9000
 """Kafka's default of broker.session.timeout.ms."""
 
@@ -90,6 +94,17 @@ class BrokerFenced:
 
     epoch: Epoch
     durable_end: Slot = FIRST_SLOT
+
+
+@dataclass(frozen=True, slots=True)
+class DrainChanged:
+    """The incarnation gives all of its partitions away and gets no new ones, or does so no more.
+
+    The drain ends with the incarnation. Written only while all live brokers know the record.
+    """
+
+    epoch: Epoch
+    draining: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +275,7 @@ Record: TypeAlias = (
     | BrokerRegistered
     | LeaseResumed
     | BrokerFenced
+    | DrainChanged
     | IncarnationRetired
     | TopicCreated
     | PartitionsCreated
@@ -281,6 +297,7 @@ RECORD_TYPES: Mapping[str, type[Record]] = {
         BrokerRegistered,
         LeaseResumed,
         BrokerFenced,
+        DrainChanged,
         IncarnationRetired,
         TopicCreated,
         PartitionsCreated,

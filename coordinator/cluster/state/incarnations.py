@@ -15,7 +15,8 @@ class BrokerInfo:
 
     `last_entry`: the newest entry of the metadata log that it wrote (at first its registration).
     `durable_end`: of a fenced one, the least number of durable slots in its WAL (rule C10).
-    `rack`: the broker's zone. `version`: what its release can do.
+    `rack`: the broker's zone. `version`: what its release can do. `draining`: a live one gives its
+    partitions away and gets no new ones.
     """
 
     incarnation: Incarnation
@@ -28,6 +29,7 @@ class BrokerInfo:
     durable_end: Slot = FIRST_SLOT
     rack: str | None = None
     version: int = ALONE_VERSION
+    draining: bool = False
 
     @property
     def broker_id(self) -> BrokerId:

@@ -188,6 +188,10 @@ class ClusterState:
         """All unfenced incarnations, by broker id."""
         return tuple([self.brokers[self.live_epochs[each]] for each in sorted(self.live_epochs)])
 
+    def takers(self) -> tuple[BrokerInfo, ...]:
+        """The unfenced incarnations that get new partitions: those that no drain empties."""
+        return tuple([info for info in self.live_brokers() if not info.draining])
+
     def fenced_not_retired(self) -> tuple[BrokerInfo, ...]:
         """The incarnations whose partitions wait for a successor, by registration."""
         return tuple([info for _, info in sorted(self.brokers.items()) if info.fenced])

@@ -34,8 +34,10 @@ from tidelog.storage.object_store import Buffer
 from tidelog.wal.log.tenure import Tenure, TenureEnd
 
 SNAPSHOT_MAGIC = "tidelog.metadata.snapshot"
-SNAPSHOT_FORMAT = 4
-"""The newest format: brokers have `rack` and `version`; tenures say where the one before ended."""
+SNAPSHOT_FORMAT = 5
+"""The newest format: it has `draining`. Only a state with a draining broker is written in it."""
+UNDRAINED_FORMAT = 4
+"""Brokers have `rack` and `version`; tenures say where the one before ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class _Snapshot:
     checksum: int | None = None
     losses: tuple[LossAccepted, ...] = ()
     lost_entries: tuple[EntryRange, ...] = ()
+    draining: tuple[Epoch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +121,15 @@ def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
         checksum=state.checksum,
         losses=state.losses,
         lost_entries=state.lost_entries,
+        draining=tuple([info.epoch for info in state.brokers.values() if info.draining]),
     )
     topics = [_encode_topic(topic) for topic in state.topics.values()]
     body = {**to_json(snapshot), "topics": topics}
-    return encode_document(SNAPSHOT_MAGIC, SNAPSHOT_FORMAT, body)
+    if snapshot.draining:
+        return encode_document(SNAPSHOT_MAGIC, SNAPSHOT_FORMAT, body)
+    # Brokers that know no drains can read it.
+    del body["draining"]
+    return encode_document(SNAPSHOT_MAGIC, UNDRAINED_FORMAT, body)
 
 
 def decode_snapshot(key: str, data: Buffer) -> ClusterState:
@@ -130,7 +138,10 @@ def decode_snapshot(key: str, data: Buffer) -> ClusterState:
     encoded_topics = members.pop("topics", None)
     try:
         snapshot = from_json(_Snapshot, members)
-        brokers = {Epoch(each.epoch): _info_of(each) for each in snapshot.brokers}
+        draining = frozenset(snapshot.draining)
+        brokers = {each.epoch: _info_of(each, draining) for each in snapshot.brokers}
+        if not draining <= {epoch for epoch, info in brokers.items() if not info.fenced}:
+            raise Mismatch("it drains brokers that are not live")
         retired = {
             each.epoch: RetiredWal(
                 Incarnation(each.broker_id, each.epoch), each.end_slot, each.damaged
@@ -177,7 +188,7 @@ def _broker_of(info: BrokerInfo) -> _Broker:
     )
 
 
-def _info_of(broker: _Broker) -> BrokerInfo:
+def _info_of(broker: _Broker, draining: frozenset[Epoch]) -> BrokerInfo:
     return BrokerInfo(
         incarnation=Incarnation(broker.broker_id, broker.epoch),
         host=broker.host,
@@ -189,6 +200,7 @@ def _info_of(broker: _Broker) -> BrokerInfo:
         durable_end=broker.durable_end,
         rack=broker.rack,
         version=broker.version,
+        draining=broker.epoch in draining,
     )
 
 

@@ -16,6 +16,7 @@ from tidelog.coordinator.cluster.records.records import (
     ClusterCreated,
     ConfigsChanged,
     ConfigScope,
+    DrainChanged,
     IncarnationRetired,
     IncarnationsForgotten,
     LeaseResumed,
@@ -158,8 +159,23 @@ def _broker_fenced(draft: Draft, record: BrokerFenced) -> None:
     if record.durable_end < 0:
         raise InvalidRecord(record, f"{record.durable_end} slots cannot be durable")
     info = draft.brokers.view[record.epoch]
-    draft.brokers.put(record.epoch, replace(info, fenced=True, durable_end=record.durable_end))
+    fenced = replace(info, fenced=True, durable_end=record.durable_end, draining=False)
+    draft.brokers.put(record.epoch, fenced)
     draft.live_epochs.drop(incarnation.broker_id)
+
+
+def _drain_changed(draft: Draft, record: DrainChanged) -> None:
+    incarnation = draft.live(record.epoch, record)
+    info = draft.brokers.view[record.epoch]
+    if info.draining == record.draining:
+        state = "drained already" if info.draining else "not being drained"
+        raise InvalidRecord(record, f"incarnation {incarnation} is {state}")
+    if record.draining and not any(
+        epoch != record.epoch and not draft.brokers.view[epoch].draining
+        for epoch in draft.live_epochs.view.values()
+    ):
+        raise InvalidRecord(record, f"only incarnation {incarnation} can take partitions")
+    draft.brokers.put(record.epoch, replace(info, draining=record.draining))
 
 
 def _incarnation_retired(draft: Draft, record: IncarnationRetired) -> None:
@@ -426,6 +442,7 @@ _TRANSITIONS: Mapping[type[Record], Callable[[Draft, Any], None]] = {
     BrokerRegistered: _broker_registered,
     LeaseResumed: _lease_resumed,
     BrokerFenced: _broker_fenced,
+    DrainChanged: _drain_changed,
     IncarnationRetired: _incarnation_retired,
     TopicCreated: _topic_created,
     PartitionsCreated: _partitions_created,

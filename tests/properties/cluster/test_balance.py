@@ -12,6 +12,7 @@ from tidelog.coordinator.cluster.membership.assignment import spread
 from tidelog.coordinator.cluster.membership.balance import plan_moves
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
+    DrainChanged,
     PartitionMoved,
     TopicCreated,
 )
@@ -92,6 +93,26 @@ def test_nobody_gives_within_the_tolerance_and_all_give_what_is_theirs(
         assert set(moves) <= set(state.owned_by(giver))
         assert giver not in moves.values()
         assert set(moves.values()) <= set(epochs(state))
+
+
+@given(uneven(), st.data())
+def test_draining_brokers_end_empty_and_the_others_with_fair_shares(
+    state: ClusterState, data: st.DataObject
+) -> None:
+    everyone = epochs(state)
+    draining = data.draw(st.sets(st.sampled_from(everyone), max_size=len(everyone) - 1))
+    for epoch in sorted(draining):
+        state = after(state, epoch, DrainChanged(epoch, draining=True))
+    for _ in everyone:
+        for giver in everyone:
+            state = moved(state, giver, plan_moves(state, giver, 0, MOVES_MAX))
+    takers = [info.epoch for info in state.takers()]
+    assert all(state.owned_by(epoch) == () for epoch in draining)
+    for internal in (True, False):
+        owned = dict(zip(everyone, loads(state, internal=internal), strict=True))
+        shares = [owned[epoch] for epoch in takers]
+        assert max(shares) - min(shares) <= 1
+    assert all(plan_moves(state, giver, 0, MOVES_MAX) == {} for giver in everyone)
 
 
 @given(uneven())

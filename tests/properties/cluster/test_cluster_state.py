@@ -16,6 +16,7 @@ from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     BrokerRegistered,
+    DrainChanged,
     IncarnationRetired,
     IncarnationsForgotten,
     MetadataEntry,
@@ -62,6 +63,7 @@ class ClusterMachine(RuleBasedStateMachine):
         self.state = ClusterState()
         self.live: dict[int, int] = {}
         self.fenced: set[int] = set()
+        self.draining: set[int] = set()
         self.retired: dict[int, int] = {}
         self.forgotten: set[int] = set()
         self.fates: dict[TopicId, TopicFate] = {}
@@ -123,6 +125,20 @@ class ClusterMachine(RuleBasedStateMachine):
         self.apply(self.author(choice), BrokerFenced(Epoch(epoch)))
         self.live = {broker_id: e for broker_id, e in self.live.items() if e != epoch}
         self.fenced.add(epoch)
+
+    @precondition(lambda self: self.live)
+    @rule(choice=CHOICE, which=CHOICE, draining=st.booleans())
+    def drain(self, choice: int, which: int, draining: bool) -> None:
+        known = [*self.live.values(), *self.fenced, *self.retired, *self.forgotten]
+        epoch = self.pick(which, known)
+        record = DrainChanged(Epoch(epoch), draining)
+        is_live = epoch in self.live.values()
+        is_last = not set(self.live.values()) - self.draining - {epoch}
+        if is_live and (epoch in self.draining) != draining and not (draining and is_last):
+            self.apply(self.author(choice), record)
+            self.draining ^= {epoch}
+        # Once is enough.
+        self.refused(self.author(choice), record)
 
     @precondition(lambda self: self.live and self.fenced)
     @rule(choice=CHOICE, victim=CHOICE, end=st.integers(0, 50))
@@ -269,6 +285,10 @@ class ClusterMachine(RuleBasedStateMachine):
         state = self.state
         assert {info.broker_id: info.epoch for info in state.live_brokers()} == self.live
         assert {info.epoch for info in state.fenced_not_retired()} == self.fenced
+        self.draining &= set(self.live.values())
+        takers = {info.epoch for info in state.takers()}
+        assert takers == set(self.live.values()) - self.draining
+        assert {info.epoch for info in state.brokers.values() if info.draining} == self.draining
         assert state.retired_ends == self.retired
         assert state.next_producer_id == self.ids_given
         assert {

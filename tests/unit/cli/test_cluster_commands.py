@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,3 +75,61 @@ def test_a_wrong_move_is_named(two: list[BrokerProcess], words: tuple[str, ...],
     code, _, err = tidelog("cluster", "move", *words, *bootstrap(two[0]))
     assert code == 1
     assert why in err
+
+
+def shares(broker: BrokerProcess) -> dict[int, tuple[int, bool]]:
+    code, out, err = tidelog("cluster", "describe", "--json", *bootstrap(broker))
+    assert code == 0, err
+    return {
+        each["broker"]: (each["partitions"], each["draining"])
+        for each in json.loads(out)["brokers"]
+    }
+
+
+def test_a_broker_is_drained_and_takes_its_share_again(two: list[BrokerProcess]) -> None:
+    first, second = two
+    tidelog("topics", "create", "flights", "--partitions", "4", *bootstrap(first))
+    code, out, err = tidelog("cluster", "drain", "1", *bootstrap(first))
+    assert (code, out) == (0, "broker 1 leads no partitions and gets no new ones\n"), err
+    assert shares(second) == {0: (4, False), 1: (0, True)}
+    assert "draining" in tidelog("cluster", "describe", *bootstrap(first))[1]
+    code, _, err = tidelog("cluster", "drain", "0", *bootstrap(second))
+    assert code == 1
+    assert "broker 0 is the last one that can take partitions" in err
+    code, _, err = tidelog("cluster", "move", "flights", "0", "1", *bootstrap(first))
+    assert code == 1
+    assert "broker 1 is being drained; end that with `tidelog cluster drain 1 --undo`" in err
+    code, out, err = tidelog("cluster", "drain", "1", "--undo", *bootstrap(second))
+    assert (code, out) == (0, "broker 1 takes partitions again\n"), err
+    code, out, err = tidelog("cluster", "rebalance", *bootstrap(second))
+    assert (code, out) == (0, "2 partitions moved\n"), err
+    assert shares(first) == {0: (2, False), 1: (2, False)}
+    assert tidelog("cluster", "rebalance", "--json", *bootstrap(first))[1] == '{"moved": 0}\n'
+
+
+def test_a_drain_of_no_broker_is_named(two: list[BrokerProcess]) -> None:
+    code, _, err = tidelog("cluster", "drain", "7", *bootstrap(two[0]))
+    assert code == 1
+    assert "there is no live broker 7; these live: 0, 1" in err
+
+
+def test_a_drain_that_takes_too_long_names_what_is_left(tmp_path: Path) -> None:
+    """The drained broker is stopped, so it gives nothing away until it is continued."""
+    url = f"file://{tmp_path / 'bucket'}"
+    with (
+        BrokerProcess.start(url, tmp_path / "log1") as first,
+        BrokerProcess.start(url, tmp_path / "log2", broker_id=1) as second,
+    ):
+        tidelog("topics", "create", "flights", "--partitions", "2", *bootstrap(first))
+        tidelog("cluster", "move", "flights", "0", "1", *bootstrap(first))
+        tidelog("cluster", "move", "flights", "1", "0", *bootstrap(first))
+        second.process.send_signal(signal.SIGSTOP)
+        try:
+            words = ("cluster", "drain", "1", "--timeout", "0")
+            code, _, err = tidelog(*words, *bootstrap(first))
+        finally:
+            second.process.send_signal(signal.SIGCONT)
+        assert code == 1
+        assert "broker 1 still leads 1 partitions: flights-0" in err
+        code, _, err = tidelog("cluster", "drain", "1", *bootstrap(first))
+        assert code == 0, err

@@ -8,20 +8,40 @@ from dataclasses import dataclass
 import click
 
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
-from tidelog.client.administration import describe_cluster, list_topics, move_partition
+from tidelog.client.administration import (
+    describe_cluster,
+    drain_broker,
+    draining_brokers,
+    list_topics,
+    move_partition,
+    rebalance_brokers,
+)
 from tidelog.client.errors import RequestRefused
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
+from tidelog.errors import Refused
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.metadata import DescribeClusterBroker
 
 ATTEMPTS_MAX = 20
 RETRY_SECONDS = 0.5
+NAMED_MAX = 10
+"""Partitions that a message names."""
+ROUNDS_MAX = 100
+"""Rounds of a rebalance; each moves hundreds of partitions of each broker."""
+
+
+class NotDrained(Refused):
+    """The broker still leads partitions. It goes on giving them away unless it has ended."""
+
+
+class NotBalanced(Refused):
+    """A broker did not give its surplus away."""
 
 
 @click.group()
 def cluster() -> None:
-    """Show the brokers of a cluster, and move partitions between them."""
+    """Show the brokers of a cluster, drain them, and move partitions between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +50,7 @@ class BrokerShare:
 
     broker: DescribeClusterBroker
     partitions: int
+    draining: bool
 
     @property
     def address(self) -> str:
@@ -50,6 +71,7 @@ def describe(bootstrap: tuple[str, int], as_json: bool) -> None:
                 "address": each.address,
                 "rack": each.broker.rack,
                 "partitions": each.partitions,
+                "draining": each.draining,
             }
             for each in shares
         ]
@@ -58,8 +80,10 @@ def describe(bootstrap: tuple[str, int], as_json: bool) -> None:
     print(f"cluster {cluster_id}  brokers {len(shares)}")
     for each in shares:
         rack = "" if each.broker.rack is None else f"  rack {each.broker.rack}"
+        drain = "  draining" if each.draining else ""
         print(
-            f"  broker {each.broker.broker_id}  {each.address}{rack}  partitions {each.partitions}"
+            f"  broker {each.broker.broker_id}  {each.address}{rack}"
+            f"  partitions {each.partitions}{drain}"
         )
 
 
@@ -71,7 +95,11 @@ async def _describe(client: Client) -> tuple[str, list[BrokerShare]]:
         for partition in topic.partitions.values()
     ]
     brokers = sorted(found.brokers, key=lambda broker: broker.broker_id)
-    return found.cluster_id, [BrokerShare(each, leaders.count(each.broker_id)) for each in brokers]
+    draining = await draining_brokers(client)
+    return found.cluster_id, [
+        BrokerShare(each, leaders.count(each.broker_id), each.broker_id in draining)
+        for each in brokers
+    ]
 
 
 async def _move(client: Client, topic: str, partition: int, broker: int) -> None:
@@ -104,3 +132,116 @@ def move(
         print(json.dumps({"topic": topic, "partition": partition, "broker": broker}))
     else:
         print(f"partition {topic}-{partition} is with broker {broker}")
+
+
+@cluster.command()
+@click.argument("broker", type=click.IntRange(0))
+@click.option("--undo", is_flag=True, help="End the drain: the broker takes partitions again.")
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(0),
+    default=300.0,
+    show_default=True,
+    help="Seconds to wait until the broker leads nothing.",
+)
+@bootstrap_option
+@json_option
+def drain(
+    broker: int,
+    undo: bool,
+    timeout_seconds: float,
+    bootstrap: tuple[str, int],
+    as_json: bool,
+) -> None:
+    """Let BROKER give all of its partitions away. It runs on and gets no new ones.
+
+    That holds until the broker ends, or until --undo. The command waits until the broker leads
+    nothing.
+    """
+
+    async def change(client: Client) -> None:
+        await drain_broker(client, broker, draining=not undo)
+        if not undo:
+            await _until_drained(client, broker, timeout_seconds)
+
+    with_client(bootstrap, change)
+    if as_json:
+        print(json.dumps({"broker": broker, "draining": not undo}))
+    elif undo:
+        print(f"broker {broker} takes partitions again")
+    else:
+        print(f"broker {broker} leads no partitions and gets no new ones")
+
+
+async def _until_drained(client: Client, broker: int, timeout_seconds: float) -> None:
+    clock = SystemClock()
+    deadline = clock.monotonic() + timeout_seconds
+    shown = -1
+    while left := await _led_by(client, broker):
+        alive = {each.broker_id for each in (await describe_cluster(client)).brokers}
+        if broker not in alive:
+            raise NotDrained(
+                f"broker {broker} has ended while it led {_named(left)};"
+                " the other brokers take them over"
+            )
+        if clock.monotonic() >= deadline:
+            raise NotDrained(
+                f"after {timeout_seconds:g} s broker {broker} still leads {_named(left)}; it goes"
+                f" on giving them away. Repeat the command to wait longer. `tidelog topics"
+                " describe` and the broker's log name partitions that cannot be served"
+            )
+        if len(left) != shown:
+            shown = len(left)
+            click.echo(f"broker {broker} leads {shown} partitions", err=True)
+        await clock.sleep(RETRY_SECONDS)
+
+
+async def _led_by(client: Client, broker: int) -> list[str]:
+    return [
+        f"{topic.name}-{number}"
+        for topic in await list_topics(client)
+        for number, partition in topic.partitions.items()
+        if partition.leader_id == broker
+    ]
+
+
+def _named(partitions: list[str]) -> str:
+    more = len(partitions) - NAMED_MAX
+    names = ", ".join(partitions[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    return f"{len(partitions)} partitions: {names}"
+
+
+@cluster.command()
+@bootstrap_option
+@json_option
+def rebalance(bootstrap: tuple[str, int], as_json: bool) -> None:
+    """Give every broker its fair share of the partitions now. No data moves.
+
+    Brokers do that by themselves at intervals, for differences above a tolerance.
+    """
+    given = with_client(bootstrap, _rebalance)
+    if as_json:
+        print(json.dumps({"moved": given}))
+    else:
+        print(f"{given} partitions moved")
+
+
+async def _rebalance(client: Client) -> int:
+    """Ask all brokers until none has more than its share; returns the number of moves."""
+    total = 0
+    for _ in range(ROUNDS_MAX):
+        results = await rebalance_brokers(client)
+        total += (given := sum(each.given for each in results))
+        for each in results:
+            if each.error_code:
+                why = RequestRefused(
+                    f"broker {each.broker_id}", each.error_code, each.error_message
+                )
+                raise NotBalanced(
+                    f"{why}; {total} partitions moved. Repeat the command when all brokers answer"
+                )
+        if given == 0:
+            break
+        click.echo(f"{total} partitions moved", err=True)
+    return total

@@ -25,6 +25,7 @@ from tidelog.coordinator.cluster.records.records import (
     ClusterCreated,
     ConfigsChanged,
     ConfigScope,
+    DrainChanged,
     EntryRange,
     IncarnationRetired,
     LeaseResumed,
@@ -95,6 +96,10 @@ def retired(end: int, *successors: Succession) -> IncarnationRetired:
     return IncarnationRetired(Epoch(1), Slot(end), successors)
 
 
+def drain(epoch: int, *, draining: bool = True) -> DrainChanged:
+    return DrainChanged(Epoch(epoch), draining)
+
+
 REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], str]] = [
     ("entry 0 must create", empty, None, [registered(1)], "entry 0 creates the cluster"),
     ("entry 0 creates only", empty, None, [CLUSTER, registered(1)], "and does nothing else"),
@@ -120,6 +125,11 @@ REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], s
     ("after its own end", harbour, 1, [BrokerFenced(Epoch(1)), created("x", 2)], "is fenced"),
     ("fence nobody", harbour, 1, [BrokerFenced(Epoch(9))], "no live incarnation with epoch 9"),
     ("fence twice", fenced, 2, [BrokerFenced(Epoch(1))], "incarnation 1-1 is fenced"),
+    ("drain nobody", harbour, 1, [drain(9)], "no live incarnation with epoch 9"),
+    ("drain the dead", fenced, 2, [drain(1)], "incarnation 1-1 is fenced"),
+    ("drain twice", harbour, 1, [drain(2), drain(2)], "incarnation 2-2 is drained already"),
+    ("drain the last", harbour, 1, [drain(2), drain(1)], "only incarnation 1-1 can take"),
+    ("undo no drain", harbour, 1, [drain(2, draining=False)], "2-2 is not being drained"),
     ("resume another", harbour, 1, [LeaseResumed(Epoch(2))], "cannot speak for epoch 2"),
     ("retire the living", harbour, 2, [RETIRED], "not that of a fenced incarnation"),
     ("retire twice", fenced, 2, [RETIRED, RETIRED], "not that of a fenced incarnation"),

@@ -23,6 +23,7 @@ from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     ConfigsChanged,
     ConfigScope,
+    DrainChanged,
     EntryRange,
     LogEndAccepted,
     LossAccepted,
@@ -106,6 +107,19 @@ def test_a_snapshot_of_the_first_release_is_read() -> None:
     assert restored.checksum is None
 
 
+def test_only_a_snapshot_with_a_drained_broker_is_refused_by_releases_without_drains() -> None:
+    state = after(harbour(), 1, DrainChanged(Epoch(2), draining=True))
+    assert json.loads(encode_snapshot(state, 5))["format"] == 5
+    restored = decode_snapshot(KEY, encode_snapshot(state, 5))
+    assert restored == state
+    assert [info.draining for info in restored.live_brokers()] == [False, True]
+    ended = (DrainChanged(Epoch(2), draining=False), BrokerFenced(Epoch(2)))
+    for record in ended:
+        members = json.loads(encode_snapshot(after(state, 1, record), 5))
+        assert members["format"] == 4
+        assert "draining" not in members
+
+
 def test_the_log_goes_on_from_a_snapshot_as_from_the_state() -> None:
     state = fenced()
     restored = decode_snapshot(KEY, encode_snapshot(state, 5))
@@ -134,6 +148,7 @@ def test_before_entry_0_there_is_nothing_to_snapshot() -> None:
         ({"topics": [7]}, "a topic has no partitions"),
         ({"brokers": 7}, "brokers: 7 is not an array"),
         ({"sequence": None}, "sequence: None is not an integer"),
+        ({"draining": [2, 9]}, "it drains brokers that are not live"),
         ({"weather": "fine"}, "no field weather"),
     ],
 )
@@ -162,6 +177,6 @@ def test_tenures_that_make_no_sense_are_named(tenures: Any, why: str) -> None:
 
 
 def test_a_newer_format_is_refused_with_both_versions() -> None:
-    data = rewritten(encode_snapshot(harbour(), 5), {"format": 5})
-    with pytest.raises(UnsupportedFormat, match=r"version 5.*up to version 4"):
+    data = rewritten(encode_snapshot(harbour(), 5), {"format": 6})
+    with pytest.raises(UnsupportedFormat, match=r"version 6.*up to version 5"):
         decode_snapshot(KEY, data)

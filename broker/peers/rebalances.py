@@ -1,0 +1,49 @@
+"""RebalanceBrokers between brokers: only its owner can give a partition away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tidelog.identifiers import BrokerId
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.errors import MalformedMessage
+from tidelog.protocol.schemas.own.rebalance import (
+    RebalanceBrokersRequest,
+    RebalanceBrokersResponse,
+)
+
+
+class Rebalanced(NamedTuple):
+    """How many partitions a broker gave away. With an error it may have given more."""
+
+    given: int
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class RebalanceForm:
+    """All operators that wait for one broker share a request.
+
+    A repeated or lost request does no harm: the broker plans anew with what it leads then.
+    """
+
+    purpose: Final = "rebalances"
+
+    def size(self, item: BrokerId) -> int:
+        return 1
+
+    def request(self, items: Sequence[BrokerId]) -> RebalanceBrokersRequest:
+        return RebalanceBrokersRequest(is_forwarded=True)
+
+    def replies(
+        self, items: Sequence[BrokerId], response: RebalanceBrokersResponse
+    ) -> list[Rebalanced]:
+        found = {
+            each.broker_id: Rebalanced(each.given, ErrorCode(each.error_code), each.error_message)
+            for each in response.brokers
+        }
+        missing = [item for item in items if item not in found]
+        if missing:
+            raise MalformedMessage(f"broker {missing[0]} does not tell what it gave away")
+        return [found[item] for item in items]
