@@ -48,7 +48,7 @@ class Peers:
             self._connections, clock, entropy, MoveForm(), self.metrics
         )
         self._rebalances: PeerRequests[BrokerId, Rebalanced] = PeerRequests(
-            self._connections, clock, entropy, RebalanceForm(), in_flight_max=1
+            self._connections, clock, entropy, RebalanceForm(), self.metrics, in_flight_max=1
         )
         self._hints: PeerRequests[int, None] = PeerRequests(
             self._connections, clock, entropy, HintForm(), self.metrics, in_flight_max=1
