@@ -77,10 +77,13 @@ def test_a_wheel_works_in_a_fresh_environment(python: Path, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_heavy_parts_come_only_with_their_extras(python: Path, tmp_path: Path) -> None:
-    heavy = ["moto", "pandas", "confluent_kafka", "seaweedfs", "pyspark"]
+    heavy = ["moto", "pandas", "polars", "duckdb", "seaweedfs", "pyspark"]
     program = f"import importlib.util as u; print([n for n in {heavy!r} if u.find_spec(n)])"
     assert run(python, "-c", program, cwd=tmp_path).strip() == "[]"
-    assert set(PROJECT["project"]["optional-dependencies"]) == {"localstack", "demo", "spark"}
+    assert set(PROJECT["project"]["optional-dependencies"]) == {
+        *("localstack", "demo", "spark"),
+        *("duckdb", "pandas", "polars"),
+    }
 
 
 @pytest.mark.slow

@@ -1,0 +1,58 @@
+"""An administrator against a broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.errors import InvalidConfiguration
+from tidelog.sdk.admin import Admin
+from tidelog.sdk.errors import KafkaRequestError, RetriableError
+from tidelog.sdk.producer import Producer
+from tidelog.testing.broker import Broker
+
+
+def test_topics_and_their_settings(shared: Broker) -> None:
+    admin = Admin(shared.bootstrap)
+    admin.create_topic("planes", 2, {"retention_ms": 1000, "cleanup.policy": "compact"})
+    assert admin.topics()["planes"] == 2
+    admin.add_partitions("planes", 3)
+    assert admin.topics()["planes"] == 3
+    assert admin.configs("planes")["cleanup.policy"] == "compact"
+    admin.set_configs("planes", {"retention.ms": None, "max_message_bytes": 5000})
+    configs = admin.configs("planes")
+    assert (configs["retention.ms"], configs["max.message.bytes"]) == ("604800000", "5000")
+    with pytest.raises(KafkaRequestError) as refusal:
+        admin.create_topic("planes")
+    assert refusal.value.name == "TOPIC_ALREADY_EXISTS"
+    admin.delete_topic("planes")
+    assert "planes" not in admin.topics()
+
+
+def test_groups_and_their_offsets(shared: Broker) -> None:
+    admin, topic, group = Admin(shared.bootstrap), shared.topic(), shared.group()
+    admin.set_group_offsets(group, {(topic, 0): 7})
+    assert group in admin.groups()
+    assert admin.group_offsets(group) == {(topic, 0): 7}
+    assert (admin.group(group).state, admin.group(group).members) == ("EMPTY", ())
+    admin.delete_group(group)
+    assert group not in admin.groups()
+
+
+def test_an_open_transaction_is_described(shared: Broker) -> None:
+    admin, topic = Admin(shared.bootstrap), shared.topic()
+    producer = Producer(shared.bootstrap, transactional_id="described")
+    with producer, producer.transaction():
+        producer.send(topic, "")
+        producer.flush(30)
+        found = admin.transaction("described")
+    assert (found.state, found.partitions) == ("Ongoing", ((topic, 0),))
+    assert found.timeout_ms == 60_000
+
+
+def test_without_a_broker_a_call_ends_at_its_limit(broker: Broker) -> None:
+    bootstrap = broker.bootstrap
+    broker.kill()
+    with pytest.raises(RetriableError, match="topics"):
+        Admin(bootstrap, max_block_ms=0).topics()
+    with pytest.raises(InvalidConfiguration, match=r"did you mean client\.id"):
+        Admin(bootstrap, client_ids="x")

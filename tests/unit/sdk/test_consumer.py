@@ -1,0 +1,127 @@
+"""A consumer against a broker: groups, commits, ends."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tidelog.errors import Refused
+from tidelog.sdk.admin import Admin
+from tidelog.sdk.consumer import Consumer
+from tidelog.sdk.errors import KafkaRequestError
+from tidelog.sdk.producer import Producer
+from tidelog.sdk.serializers import NotDeserializable
+from tidelog.testing.broker import Broker
+
+
+def member(broker: Broker, topic: str, group: str, **settings: object) -> Consumer:
+    return Consumer(broker.bootstrap, topic, group, auto_offset_reset="earliest", **settings)
+
+
+def test_a_group_goes_on_behind_what_was_committed(shared: Broker) -> None:
+    topic, group = shared.topic(), shared.group()
+    shared.produce(topic, [b"%d" % number for number in range(10)])
+    with member(shared, topic, group, enable_auto_commit=False) as consumer:
+        first = list(itertools.islice(consumer, 4))
+        consumer.commit()
+        next(iter(consumer))
+    assert [message.value for message in first] == [b"0", b"1", b"2", b"3"]
+    assert Admin(shared.bootstrap).group_offsets(group) == {(topic, 0): 4}
+    with member(shared, topic, group) as consumer:
+        assert next(iter(consumer)).value == b"4"
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_message_that_was_perhaps_not_processed_is_not_committed(
+    shared: Broker, protocol: str
+) -> None:
+    topic, group = shared.topic(), shared.group()
+    shared.produce(topic, [b"%d" % number for number in range(5)])
+
+    def fail_at_two() -> None:
+        with member(shared, topic, group, group_protocol=protocol) as consumer:
+            for message in consumer:
+                if message.value == b"2":
+                    raise ValueError("2")
+
+    with pytest.raises(ValueError, match="2"):
+        fail_at_two()
+    assert Admin(shared.bootstrap).group_offsets(group) == {(topic, 0): 2}
+
+
+def test_two_members_share_the_partitions(shared: Broker) -> None:
+    topic, group = shared.topic(2), shared.group()
+    with member(shared, topic, group) as one, member(shared, topic, group) as two:
+        found: dict[str, set[int]] = {"one": set(), "two": set()}
+        number = 0
+        while not (found["one"] and found["two"]):
+            with Producer(shared.bootstrap) as producer:
+                for partition in range(2):
+                    producer.send(topic, b"%d" % number, partition=partition)
+            number += 1
+            for name, consumer in (("one", one), ("two", two)):
+                found[name] |= {message.partition for message in consumer.batch(timeout=0.2)}
+    assert set(Admin(shared.bootstrap).group_offsets(group)) == {(topic, 0), (topic, 1)}
+
+
+def test_without_a_group_all_partitions_are_read_to_their_ends(shared: Broker) -> None:
+    topic = shared.topic(3)
+    shared.produce(topic, [b"%d" % number for number in range(30)])
+    with Consumer(shared.bootstrap, topic, auto_offset_reset="earliest") as consumer:
+        assert sorted(int(message.value) for message in consumer.to_end()) == list(range(30))
+        assert list(consumer.to_end()) == []
+        shared.produce(topic, [b"30"])
+        assert [message.value for message in consumer.to_end()] == [b"30"]
+        with pytest.raises(Refused, match="group="):
+            consumer.commit()
+
+
+def test_the_default_begins_with_what_comes_after_the_consumer(shared: Broker) -> None:
+    topic = shared.topic()
+    shared.produce(topic, ["before"])
+    with Consumer(shared.bootstrap, topic) as consumer:
+        shared.produce(topic, ["after"])
+        assert next(iter(consumer)).value == b"after"
+
+
+def test_what_is_not_committed_is_not_shown(shared: Broker) -> None:
+    topic = shared.topic()
+    producer = Producer(shared.bootstrap, transactional_id="hidden")
+    with producer, producer.transaction():
+        producer.send(topic, "open")
+        producer.flush(30)
+        assert shared.read(topic) == []
+        seen = shared.read(topic, isolation_level="read_uncommitted")
+        assert [message.value for message in seen] == [b"open"]
+    assert [message.value for message in shared.read(topic)] == [b"open"]
+
+
+def test_a_value_that_does_not_decode_names_its_place_and_is_passed_over(shared: Broker) -> None:
+    topic = shared.topic()
+    shared.produce(topic, ["{", "7"])
+    with Consumer(
+        shared.bootstrap, topic, auto_offset_reset="earliest", value_deserializer="json"
+    ) as consumer:
+        with pytest.raises(NotDeserializable, match=f"value of {topic}-0 at offset 0"):
+            next(iter(consumer))
+        assert next(iter(consumer)).value == 7
+
+
+def test_a_consumer_outlives_a_kill_and_restart_of_the_broker(broker: Broker) -> None:
+    topic = broker.topic()
+    broker.produce(topic, ["before"])
+    with member(broker, topic, "survivors") as consumer:
+        messages = iter(consumer)
+        assert next(messages).value == b"before"
+        broker.restart()
+        broker.produce(topic, ["after"])
+        assert next(messages).value == b"after"
+
+
+def test_an_unknown_topic_is_named() -> None:
+    with (
+        Broker(auto_create_topics_enable=False) as broker,
+        pytest.raises(KafkaRequestError, match=r"topic nothing: .*create it first"),
+    ):
+        Consumer(broker.bootstrap, "nothing", allow_auto_create_topics=False)

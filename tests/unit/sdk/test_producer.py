@@ -1,0 +1,201 @@
+"""A producer against a broker: deliveries, transactions, lost answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.errors import Refused
+from tidelog.records.partitioner import partition_of
+from tidelog.sdk.admin import Admin
+from tidelog.sdk.errors import (
+    AbortableError,
+    CommitOutcomeUnknown,
+    DeliveryError,
+    ProducerFencedError,
+    RetriableError,
+)
+from tidelog.sdk.producer import Producer
+from tidelog.testing.broker import Broker
+
+
+def values(broker: Broker, topic: str) -> list[bytes]:
+    return [message.value for message in broker.read(topic)]
+
+
+def lose_commit(producer: Producer, broker: Broker, topic: str) -> None:
+    """The broker is killed before the commit; the message is durable."""
+    with producer.transaction(commit_timeout=0):
+        producer.send(topic, "first")
+        producer.flush(30)
+        broker.kill()
+
+
+def abort(producer: Producer, topic: str) -> None:
+    with producer.transaction():
+        producer.send(topic, "dropped")
+        producer.flush(30)
+        raise KeyError
+
+
+def send_too_much(producer: Producer, topic: str) -> None:
+    with producer.transaction():
+        producer.send(topic, "fits")
+        producer.send(topic, b"x" * 5000)
+
+
+def send_again(producer: Producer, topic: str) -> None:
+    with producer.transaction():
+        producer.send(topic, "fits again")
+
+
+def test_what_is_sent_is_read_as_it_was(shared: Broker) -> None:
+    topic = shared.topic()
+    with Producer(shared.bootstrap, value_serializer="json") as producer:
+        first = producer.send(topic, {"miles": 719}, "N14228", {"carrier": "UA", "raw": b"\0"})
+        second = producer.send(topic, None, "N14228", timestamp=1234)
+        assert first.result(30) == (0, 0)
+        assert second.result(30) == (0, 1)
+    full, tombstone = shared.read(topic, value_deserializer="json", key_deserializer="string")
+    assert (full.key, full.value) == ("N14228", {"miles": 719})
+    assert full.headers == (("carrier", b"UA"), ("raw", b"\0"))
+    assert (tombstone.value, tombstone.timestamp, tombstone.offset) == (None, 1234, 1)
+
+
+def test_keys_go_where_the_java_client_sends_them(shared: Broker) -> None:
+    topic = shared.topic(7)
+    keys = [b"key-%d" % number for number in range(200)]
+    with Producer(shared.bootstrap) as producer:
+        for key in keys:
+            producer.send(topic, b"", key)
+    found = {message.key: message.partition for message in shared.read(topic)}
+    assert found == {key: partition_of(key, 7) for key in keys}
+
+
+def test_a_failed_delivery_is_told_by_result_and_by_flush(shared: Broker) -> None:
+    topic = shared.topic(max_message_bytes=1000)
+    producer = Producer(shared.bootstrap)
+    delivery = producer.send(topic, b"x" * 5000)
+    with pytest.raises(DeliveryError, match="MSG_SIZE_TOO_LARGE"):
+        delivery.result(30)
+    with pytest.raises(DeliveryError, match="MSG_SIZE_TOO_LARGE"):
+        producer.flush(30)
+    producer.flush(30)
+    producer.close()
+    with pytest.raises(Refused, match="closed"):
+        producer.send(topic, b"")
+
+
+def test_a_transaction_commits_and_an_exception_aborts_it(shared: Broker) -> None:
+    topic, other = shared.topic(), shared.topic()
+    with Producer(shared.bootstrap, transactional_id="commits") as producer:
+        with producer.transaction():
+            producer.send(topic, "kept")
+            producer.send(other, "kept too")
+        with pytest.raises(KeyError):
+            abort(producer, topic)
+        with producer.transaction():
+            producer.send(topic, "kept again")
+    assert values(shared, topic) == [b"kept", b"kept again"]
+    assert values(shared, other) == [b"kept too"]
+    assert Admin(shared.bootstrap).transactions()["commits"] == "CompleteCommit"
+
+
+def test_a_failed_send_lets_nothing_of_its_transaction_be_seen(shared: Broker) -> None:
+    topic = shared.topic(max_message_bytes=1000)
+    with Producer(shared.bootstrap, transactional_id="fails") as producer:
+        with pytest.raises(AbortableError):
+            send_too_much(producer, topic)
+        # librdkafka takes up a new epoch only when the broker has refused the next sequence.
+        with pytest.raises(AbortableError):
+            send_again(producer, topic)
+        send_again(producer, topic)
+    assert values(shared, topic) == [b"fits again"]
+
+
+def test_the_older_of_two_producers_is_fenced_and_stays_so(shared: Broker) -> None:
+    topic = shared.topic()
+    old = Producer(shared.bootstrap, transactional_id="same")
+    with old.transaction():
+        old.send(topic, "old")
+    new = Producer(shared.bootstrap, transactional_id="same")
+    new.init_transactions()
+    with pytest.raises(ProducerFencedError), old.transaction():
+        old.send(topic, "zombie")
+    with pytest.raises(ProducerFencedError), old.transaction():
+        pass
+    with new.transaction():
+        new.send(topic, "new")
+    old.close()
+    new.close()
+    assert values(shared, topic) == [b"old", b"new"]
+
+
+def test_transactions_are_used_as_kafka_says(shared: Broker) -> None:
+    topic = shared.topic()
+    with Producer(shared.bootstrap) as plain, pytest.raises(Refused, match="transactional_id"):
+        plain.transaction()
+    with Producer(shared.bootstrap, transactional_id="rules") as producer:
+        with pytest.raises(Refused, match=r"with producer\.transaction\(\)"):
+            producer.send(topic, "outside")
+        with (
+            producer.transaction(),
+            pytest.raises(Refused, match="one at a time"),
+            producer.transaction(),
+        ):
+            pass
+    assert values(shared, topic) == []
+
+
+def test_a_commit_whose_answer_is_lost_is_repeated_and_not_aborted(broker: Broker) -> None:
+    topic = broker.topic()
+    producer = Producer(broker.bootstrap, transactional_id="lost")
+    with pytest.raises(CommitOutcomeUnknown, match="resume_commit"):
+        lose_commit(producer, broker, topic)
+    broker.start()
+    producer.resume_commit()
+    with producer.transaction():
+        producer.send(topic, "second")
+    producer.close()
+    assert values(broker, topic) == [b"first", b"second"]
+
+
+def test_the_next_transaction_repeats_the_commit_first(broker: Broker) -> None:
+    topic = broker.topic()
+    with Producer(broker.bootstrap, transactional_id="next") as producer:
+        with pytest.raises(CommitOutcomeUnknown):
+            lose_commit(producer, broker, topic)
+        broker.start()
+        with producer.transaction():
+            producer.send(topic, "second")
+    assert values(broker, topic) == [b"first", b"second"]
+
+
+def test_a_producer_in_doubt_closes_without_its_broker(broker: Broker) -> None:
+    topic = broker.topic()
+    producer = Producer(broker.bootstrap, transactional_id="doubt")
+    with pytest.raises(CommitOutcomeUnknown):
+        lose_commit(producer, broker, topic)
+    producer.close()
+
+
+def test_a_transaction_outlives_a_kill_and_restart_of_the_broker(broker: Broker) -> None:
+    topic = broker.topic()
+    producer = Producer(broker.bootstrap, transactional_id="outlives")
+    with producer, producer.transaction():
+        producer.send(topic, "before")
+        producer.flush(30)
+        broker.restart()
+        producer.send(topic, "after")
+    assert values(broker, topic) == [b"before", b"after"]
+
+
+def test_without_a_broker_calls_end_at_their_limit(broker: Broker) -> None:
+    bootstrap = broker.bootstrap
+    broker.kill()
+    producer = Producer(bootstrap, transactional_id="nobody", max_block_ms=0)
+    with pytest.raises(RetriableError, match="start"):
+        producer.init_transactions()
+    plain = Producer(bootstrap)
+    delivery = plain.send("topic", "")
+    with pytest.raises(RetriableError, match="not delivered"):
+        delivery.result(0)

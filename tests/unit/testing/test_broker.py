@@ -1,0 +1,91 @@
+"""The test kit: a broker in the background of a test."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidelog.errors import InvalidConfiguration, Refused
+from tidelog.testing import Broker, BrokerTestCase
+
+ROOT = Path(__file__).resolve().parents[3]
+FIXTURES = """
+def test_fixtures(tidelog_broker, tidelog_topic):
+    tidelog_broker.produce(tidelog_topic, ["a"])
+    assert [message.value for message in tidelog_broker.read(tidelog_topic)] == [b"a"]
+"""
+
+
+def test_what_is_durable_outlives_a_kill() -> None:
+    with Broker() as broker:
+        topic, address = broker.topic(2), broker.bootstrap
+        broker.produce(topic, ["a", "b"])
+        broker.kill()
+        assert not broker.is_running
+        broker.start()
+        assert broker.bootstrap == address
+        assert sorted(message.value for message in broker.read(topic)) == [b"a", b"b"]
+        broker.stop()
+        broker.start()
+        assert len(broker.read(topic)) == 2
+
+
+def test_brokers_in_memory_share_nothing_and_a_folder_is_taken_too(tmp_path: Path) -> None:
+    with Broker() as one, Broker(f"file://{tmp_path}") as two:
+        assert one.store != two.store
+        topic = two.topic()
+        two.produce(topic, ["a"])
+        two.restart()
+        assert len(two.read(topic)) == 1
+    assert any(tmp_path.iterdir())
+
+
+def test_wrong_calls_and_stores_are_told() -> None:
+    broker = Broker()
+    with pytest.raises(Refused, match="has not started"):
+        _ = broker.bootstrap
+    with pytest.raises(Refused, match="does not run"):
+        broker.kill()
+    with broker, pytest.raises(Refused, match="runs already"):
+        broker.start()
+    with pytest.raises(InvalidConfiguration, match="not a URL"):
+        Broker("somewhere").start()
+
+
+class TestUnittest(BrokerTestCase):
+    """unittest's own way, which pytest runs too."""
+
+    def test_the_broker_is_there(self) -> None:
+        topic = self.broker.topic()
+        self.broker.produce(topic, ["a"])
+        assert len(self.broker.read(topic)) == 1
+
+
+def test_pytest_has_fixtures(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(FIXTURES)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tidelog.testing.plugin", "test_it.py"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_package_is_light_and_shows_its_public_names() -> None:
+    program = (
+        "import sys, tidelog, tidelog.testing.plugin; print(sorted(set(sys.modules) &"
+        " {'confluent_kafka', 'pyarrow', 'numpy', 'asyncio'})); print(dir(tidelog))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    loaded, names = done.stdout.splitlines()
+    assert loaded == "[]"
+    assert "Producer" in names
+    assert "_MODULES" not in names

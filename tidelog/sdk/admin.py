@@ -1,0 +1,246 @@
+"""An administrator: topics, settings, groups and transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import confluent_kafka
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from tidelog.client.pool import Client
+from tidelog.client.settings import ClientSettings
+from tidelog.client.transactions.admin import describe_transaction, list_transactions
+from tidelog.clock import SystemClock
+from tidelog.errors import InvalidConfiguration, Refused
+from tidelog.network import SocketNetwork
+from tidelog.sdk.connecting import made, repeated
+from tidelog.sdk.errors import RetriableError, translated
+from tidelog.sdk.settings import admin_configuration
+
+T = TypeVar("T")
+BROKERS_DEFAULT: Final = -1
+KAFKA_PORT: Final = 9092
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group."""
+
+    group: str
+    state: str
+    """As `STABLE` or `EMPTY`."""
+    members: tuple[str, ...]
+    """The members' client ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """The newest transaction of a transactional id."""
+
+    transactional_id: str
+    state: str
+    """As `Ongoing` or `CompleteCommit`."""
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    partitions: tuple[tuple[str, int], ...]
+    """The topics and partitions of a transaction that has not ended."""
+
+
+class Admin:
+    """`Admin("127.0.0.1:9092")`. Calls wait for the answer, for at most `max.block.ms`."""
+
+    def __init__(self, bootstrap: str, **settings: Any) -> None:
+        """Raises InvalidConfiguration."""
+        configuration = admin_configuration(bootstrap, settings)
+        self._bootstrap = bootstrap
+        self._security = str(configuration.passed.get("security.protocol", "PLAINTEXT"))
+        self._block_ms_max = configuration.block_ms_max
+        self._client = made(AdminClient, configuration.passed)
+
+    def topics(self) -> dict[str, int]:
+        """The topics, internal ones left out, and their numbers of partitions."""
+        found = self._metadata()
+        return {
+            name: len(topic.partitions)
+            for name, topic in sorted(found.topics.items())
+            if not name.startswith("__")
+        }
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = BROKERS_DEFAULT,
+        configs: Mapping[str, object] | None = None,
+    ) -> None:
+        """Create a topic. KafkaRequestError: TOPIC_ALREADY_EXISTS, INVALID_CONFIG and others."""
+        texts = {key.replace("_", "."): _text(value) for key, value in (configs or {}).items()}
+        topic = NewTopic(name, partitions, BROKERS_DEFAULT, config=texts)
+        self._answer(self._client.create_topics([topic])[name], f"create topic {name}")
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records."""
+        self._answer(self._client.delete_topics([name])[name], f"delete topic {name}")
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Raise a topic's number of partitions to `partitions`. Keys may change their partition."""
+        wanted = NewPartitions(topic, partitions)
+        self._answer(
+            self._client.create_partitions([wanted])[topic], f"partitions of topic {topic}"
+        )
+
+    def configs(self, topic: str) -> dict[str, str]:
+        """A topic's settings, with those that it has not set itself."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        found = self._answer(
+            self._client.describe_configs([resource])[resource], f"settings of topic {topic}"
+        )
+        return {name: entry.value for name, entry in sorted(found.items())}
+
+    def set_configs(self, topic: str, configs: Mapping[str, object | None]) -> None:
+        """Change some of a topic's settings, by Kafka's names. None: back to the default."""
+        entries = [
+            ConfigEntry(
+                key.replace("_", "."),
+                "" if value is None else _text(value),
+                incremental_operation=AlterConfigOpType.DELETE
+                if value is None
+                else AlterConfigOpType.SET,
+            )
+            for key, value in configs.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        self._answer(
+            self._client.incremental_alter_configs([resource])[resource],
+            f"settings of topic {topic}",
+        )
+
+    def groups(self) -> list[str]:
+        """The names of the consumer groups."""
+        found = self._answer(self._client.list_consumer_groups(), "groups")
+        for error in found.errors:
+            raise translated(error, "groups")
+        return sorted(each.group_id for each in found.valid)
+
+    def group(self, group: str) -> GroupDescription:
+        """A group's state and members."""
+        found = self._answer(
+            self._client.describe_consumer_groups([group])[group], f"group {group}"
+        )
+        members = tuple(sorted(each.client_id for each in found.members))
+        return GroupDescription(group, found.state.name, members)
+
+    def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
+        """The committed offsets of a group, by topic and partition."""
+        asked = [ConsumerGroupTopicPartitions(group)]
+        found = self._answer(
+            self._client.list_consumer_group_offsets(asked)[group], f"offsets of group {group}"
+        )
+        for each in found.topic_partitions:
+            if each.error is not None:
+                raise translated(each.error, f"offset of {each.topic}-{each.partition}")
+        return {
+            (each.topic, each.partition): each.offset
+            for each in found.topic_partitions
+            if each.offset >= 0
+        }
+
+    def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Set committed offsets of a group that has no members."""
+        places = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        asked = [ConsumerGroupTopicPartitions(group, places)]
+        found = self._answer(
+            self._client.alter_consumer_group_offsets(asked)[group], f"offsets of group {group}"
+        )
+        for each in found.topic_partitions:
+            if each.error is not None:
+                raise translated(each.error, f"offset of {each.topic}-{each.partition}")
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group that has no members, and its offsets."""
+        self._answer(self._client.delete_consumer_groups([group])[group], f"delete group {group}")
+
+    def transactions(self) -> dict[str, str]:
+        """The transactional ids, and the states of their newest transactions."""
+
+        async def ask(client: Client) -> dict[str, str]:
+            found = await list_transactions(client)
+            return {each.transactional_id: each.transaction_state for each in found}
+
+        return self._ask_directly(ask)
+
+    def transaction(self, transactional_id: str) -> TransactionDescription:
+        """The newest transaction of a transactional id."""
+
+        async def ask(client: Client) -> TransactionDescription:
+            found = await describe_transaction(client, transactional_id)
+            return TransactionDescription(
+                transactional_id,
+                found.transaction_state,
+                found.producer_id,
+                found.producer_epoch,
+                found.transaction_timeout_ms,
+                tuple((each.topic, n) for each in found.topics for n in each.partitions),
+            )
+
+        return self._ask_directly(ask)
+
+    def _metadata(self) -> Any:
+        def ask(seconds: float) -> Any:
+            return self._client.list_topics(timeout=seconds)
+
+        return repeated(ask, "topics", self._block_ms_max)
+
+    def _answer(self, asked: Future[T], what: str) -> T:
+        """A request's answer. The request is sent once: a repeated one could fail on itself."""
+        try:
+            return asked.result(self._block_ms_max / 1000)
+        except TimeoutError as error:
+            raise RetriableError(
+                f"{what}: no answer within max.block.ms={self._block_ms_max}; whether it was done"
+                " is unknown"
+            ) from error
+        except confluent_kafka.KafkaException as error:
+            raise translated(error, what) from error
+
+    def _ask_directly(self, ask: Callable[[Client], Awaitable[T]]) -> T:
+        """The answer to a request that librdkafka does not know, through Tidelog's own client."""
+        if self._security.upper() != "PLAINTEXT":
+            raise Refused(
+                f"transactions: with security.protocol={self._security} the SDK cannot ask for"
+                " them; use Kafka's tool kafka-transactions"
+            )
+
+        async def run() -> T:
+            addresses = [_address(each) for each in self._bootstrap.split(",")]
+            settings = ClientSettings(client_id="tidelog")
+            async with Client(SocketNetwork(), SystemClock(), addresses, settings) as client:
+                return await ask(client)
+
+        return asyncio.run(run())
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.strip().rpartition(":")
+    if not colon:
+        return text.strip(), KAFKA_PORT
+    if not port.isdigit():
+        raise InvalidConfiguration(f"bootstrap: {text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

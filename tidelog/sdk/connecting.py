@@ -1,0 +1,57 @@
+"""What the SDK's clients share: how librdkafka's clients are made, and how calls are repeated."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import confluent_kafka
+
+from tidelog.clock import SystemClock
+from tidelog.errors import InvalidConfiguration
+from tidelog.sdk.errors import RetriableError, translated
+from tidelog.sdk.settings import unknown_setting
+
+T = TypeVar("T")
+logger = logging.getLogger("tidelog.sdk")
+CLOCK: Final = SystemClock()
+STEP_SECONDS: Final = 0.5
+"""One wait for a broker. Python handles signals between two waits."""
+
+
+def made(make: Callable[[dict[str, Any]], T], passed: dict[str, Any]) -> T:
+    """A client of librdkafka, which logs to `tidelog.sdk`. Raises InvalidConfiguration."""
+    try:
+        return make({"logger": logger, "client.id": "tidelog"} | passed)
+    except confluent_kafka.KafkaException as error:
+        cause = error.args[0]
+        text = cause.str() if isinstance(cause, confluent_kafka.KafkaError) else str(cause)
+        raise unknown_setting(text) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidConfiguration(f"settings: {error}") from error
+
+
+def repeated(
+    call: Callable[[float], T],
+    what: str,
+    block_ms_max: int | None,
+    between: Callable[[], object] | None = None,
+) -> T:
+    """The result of a call, which takes its longest wait in seconds and is safe to repeat.
+
+    Retriable errors repeat it for up to `block_ms_max`, then RetriableError. None: without end.
+    """
+    started = CLOCK.monotonic()
+    while True:
+        try:
+            return call(STEP_SECONDS)
+        except confluent_kafka.KafkaException as error:
+            failure = translated(error, what)
+            if not isinstance(failure, RetriableError):
+                raise failure from error
+            waited_ms = (CLOCK.monotonic() - started) * 1000
+            if block_ms_max is not None and waited_ms >= block_ms_max:
+                raise failure from error
+        if between is not None:
+            between()

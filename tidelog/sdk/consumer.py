@@ -1,0 +1,373 @@
+"""A consumer: in a group, or of all partitions by itself.
+
+Offsets: a message counts as consumed when the next one is asked for. With `enable.auto.commit` the
+consumer commits, from time to time and at its end, the messages that count as consumed. A process
+that dies reads the others again: at least once, as with the Java client.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, cast
+
+import confluent_kafka
+from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from tidelog.errors import InvalidConfiguration, Refused
+from tidelog.sdk.connecting import CLOCK, STEP_SECONDS, logger, made, repeated
+from tidelog.sdk.errors import KafkaRequestError, RetriableError, translated
+from tidelog.sdk.messages import Message
+from tidelog.sdk.serializers import Deserializer, NotDeserializable, deserializer_of
+from tidelog.sdk.settings import consumer_configuration, truth_of
+
+_EARLIEST, _LATEST = -2, -1
+_STARTS = {"earliest": _EARLIEST, "smallest": _EARLIEST, "latest": _LATEST, "largest": _LATEST}
+
+
+class _Place(NamedTuple):
+    topic: str
+    partition: int
+
+
+class _Position(NamedTuple):
+    offset: int
+    leader_epoch: int | None
+
+
+class Consumer:
+    """Reads topics: `for message in Consumer("127.0.0.1:9092", "flights", group="planes")`.
+
+    With a group, its members share the partitions. Without one, the consumer reads the partitions
+    that the topics have now, from `auto.offset.reset` on, and commits nothing.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topics: str | Sequence[str],
+        group: str | None = None,
+        *,
+        key_deserializer: Deserializer | str | None = None,
+        value_deserializer: Deserializer | str | None = None,
+        **settings: Any,
+    ) -> None:
+        """Raises InvalidConfiguration; without a group KafkaRequestError for an unknown topic."""
+        configuration = consumer_configuration(bootstrap, group, settings)
+        self._topics = [topics] if isinstance(topics, str) else list(topics)
+        if not self._topics or not all(self._topics):
+            raise InvalidConfiguration("topics: name at least one topic")
+        self._key = deserializer_of("key_deserializer", key_deserializer)
+        self._value = deserializer_of("value_deserializer", value_deserializer)
+        self.group = group
+        self.commits_by_itself = truth_of(configuration.passed, "enable.auto.commit")
+        """`enable.auto.commit`."""
+        self.reads_committed = configuration.passed["isolation.level"] == "read_committed"
+        self._block_ms_max = configuration.block_ms_max
+        self._records_max = configuration.poll_records_max
+        self._start = str(configuration.passed["auto.offset.reset"])
+        self._client = made(confluent_kafka.Consumer, configuration.passed)
+        self._fetched: deque[confluent_kafka.Message] = deque()
+        self._consumed: dict[_Place, _Position] = {}
+        self._given: dict[_Place, _Position] = {}
+        """Where the last call's messages begin: they are perhaps not processed yet."""
+        self._ends: dict[_Place, int] = {}
+        """Up to where `to_end` reads, of the partitions that have not come there."""
+        self._is_closed = False
+        if group is None:
+            self._assign_all()
+        else:
+            self._client.subscribe(self._topics, on_revoke=self._revoked, on_lost=self._revoked)
+
+    def __iter__(self) -> Iterator[Message]:
+        """The messages as they arrive, without end."""
+        while True:
+            message = self.poll(STEP_SECONDS)
+            if message is not None:
+                yield message
+
+    def poll(self, timeout: float) -> Message | None:
+        """The next message, or None after `timeout` seconds.
+
+        Raises NotDeserializable, KafkaRequestError.
+        """
+        self._given.clear()
+        if not self._fetched:
+            self._fetch(timeout)
+        return self._take() if self._fetched else None
+
+    def batch(self, records_max: int | None = None, timeout: float = 1.0) -> list[Message]:
+        """Up to `records_max` messages that are there; waits up to `timeout` seconds for the first.
+
+        All of them count as consumed when the next ones are asked for.
+        """
+        self._given.clear()
+        if not self._fetched:
+            self._fetch(timeout)
+        count = min(len(self._fetched), records_max or self._records_max)
+        return [self._take() for _ in range(count)]
+
+    def to_end(self) -> Iterator[Message]:
+        """The messages up to the present end of each partition; for a consumer without a group.
+
+        The end is the last stable offset, or the high watermark with `read_uncommitted`.
+        """
+        if self.group is not None:
+            raise Refused(
+                "to_end: the partitions of a group's member change; leave the group out to read to"
+                " the end"
+            )
+        places = [_Place(each.topic, each.partition) for each in self._client.assignment()]
+        ends = self._offsets_at(places, _LATEST)
+        starts = {
+            _Place(each.topic, each.partition): each.offset
+            for each in self._client.position([TopicPartition(*place) for place in places])
+        }
+        self._ends = {
+            place: end for place, end in ends.items() if self._first_of(place, starts) < end
+        }
+        while self._ends:
+            message = self.poll(STEP_SECONDS)
+            if message is not None:
+                self._reach(_Place(message.topic, message.partition), message.offset + 1)
+                yield message
+
+    def commit(self, *, wait: bool = True) -> None:
+        """Commit the position behind the last message that was given out.
+
+        Without `wait` it returns at once, and the log tells of a failure. Raises KafkaRequestError
+        if the partitions belong to another member by now: it reads these messages again.
+        """
+        if self.group is None:
+            raise Refused('commit: a consumer without a group has no offsets; give group="..."')
+        offsets = self._positions()
+        if not offsets:
+            return
+        if not wait:
+            self._client.commit(offsets=offsets, asynchronous=True)
+            return
+        answered = repeated(
+            lambda _: self._client.commit(offsets=offsets, asynchronous=False),
+            f"commit of group {self.group}",
+            self._block_ms_max,
+        )
+        for each in answered or []:
+            if each.error is not None:
+                raise translated(each.error, f"commit of {each.topic}-{each.partition}")
+
+    def transaction_offsets(self) -> tuple[list[TopicPartition], object]:
+        """The position and the group's metadata, for a transaction. Raises Refused."""
+        if self.group is None:
+            raise Refused('send_offsets: the consumer has no group; give group="..."')
+        if self.commits_by_itself:
+            raise Refused(
+                "send_offsets: the consumer commits by itself, also what a transaction aborts; make"
+                " it with enable_auto_commit=False"
+            )
+        return self._positions(), self._client.consumer_group_metadata()
+
+    def rewind(self, messages: Sequence[Message]) -> None:
+        """Give these messages, the last that were given out, out again; and then all behind them.
+
+        Messages of partitions that another member has by now are left to it.
+        """
+        first: dict[_Place, int] = {}
+        places = [(_Place(each.topic, each.partition), each.offset) for each in messages]
+        places += [(_place_of(each), each.offset() or 0) for each in self._fetched]
+        for place, offset in places:
+            first[place] = min(offset, first.get(place, offset))
+        self._fetched.clear()
+        self._given.clear()
+        owned = {_Place(each.topic, each.partition) for each in self._client.assignment()}
+        for place, offset in first.items():
+            self._consumed.pop(place, None)
+            if place in owned:
+                self._seek(place, offset)
+
+    def close(self) -> None:
+        """Leave the group. With `enable.auto.commit` commit what was given out."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._store()
+        self._client.close()
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._consumed |= self._given
+        self.close()
+
+    def _fetch(self, timeout: float) -> None:
+        """Wait for messages; take those that are there."""
+        if self._is_closed:
+            raise Refused("the consumer is closed")
+        self._store()
+        deadline = CLOCK.monotonic() + timeout
+        left = timeout
+        goes_to_end = bool(self._ends)
+        while not self._fetched:
+            first = self._client.poll(max(0.0, min(left, STEP_SECONDS)))
+            if first is not None:
+                # Waiting for a full batch would delay the messages that are there.
+                following = self._client.consume(self._records_max - 1, 0)
+                self._fetched.extend(filter(self._is_message, [first, *following]))
+            left = deadline - CLOCK.monotonic()
+            if left <= 0 or (goes_to_end and not self._ends):
+                return
+
+    def _is_message(self, fetched: confluent_kafka.Message) -> bool:
+        """False for events. Raises KafkaRequestError."""
+        error = fetched.error()
+        if error is None:
+            return True
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._reach(_place_of(fetched), fetched.offset() or 0)
+            return False
+        failure = translated(error, f"topic {fetched.topic()}")
+        waits = error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._MAX_POLL_EXCEEDED)
+        if not waits and not isinstance(failure, RetriableError):
+            raise failure
+        # As the Java client, which waits for a topic and joins its group again.
+        logger.warning("consumer waits", extra={"topic": fetched.topic(), "reason": str(failure)})
+        return False
+
+    def _take(self) -> Message:
+        fetched = self._fetched.popleft()
+        place = _place_of(fetched)
+        _, timestamp = fetched.timestamp()
+        offset, epoch = fetched.offset() or 0, fetched.leader_epoch()
+        headers = fetched.headers()
+        self._consumed[place] = _Position(offset + 1, epoch)
+        self._given.setdefault(place, _Position(offset, epoch))
+        return Message(
+            place.topic,
+            place.partition,
+            offset,
+            None if timestamp < 0 else timestamp,
+            self._decoded(self._key, fetched.key(), fetched, MessageField.KEY),
+            self._decoded(self._value, fetched.value(), fetched, MessageField.VALUE),
+            tuple(cast(list[tuple[str, bytes | None]], headers)) if headers else (),
+            epoch,
+        )
+
+    def _decoded(
+        self,
+        deserializer: Deserializer | None,
+        data: bytes | None,
+        fetched: confluent_kafka.Message,
+        field: MessageField,
+    ) -> Any:
+        if deserializer is None or data is None:
+            return data
+        try:
+            return deserializer(
+                data, SerializationContext(fetched.topic() or "", field, fetched.headers())
+            )
+        except Exception as error:
+            place = _place_of(fetched)
+            raise NotDeserializable(
+                f"{field.value} of {place.topic}-{place.partition} at offset {fetched.offset()}:"
+                f" {error}"
+            ) from error
+
+    def _positions(self) -> list[TopicPartition]:
+        return [_topic_partition(place, at) for place, at in self._consumed.items()]
+
+    def _store(self) -> None:
+        """What was given out counts as consumed: librdkafka commits it in its time."""
+        if not self.commits_by_itself or not self._consumed:
+            return
+        for offset in self._positions():
+            try:
+                self._client.store_offsets(offsets=[offset])
+            except confluent_kafka.KafkaException as error:
+                # Another member has the partition: it reads from the committed offset on.
+                logger.warning(
+                    "offset not stored", extra={"topic": offset.topic, "reason": str(error)}
+                )
+
+    def _revoked(self, _: confluent_kafka.Consumer, gone: list[TopicPartition]) -> None:
+        places = {_Place(each.topic, each.partition) for each in gone}
+        for place in places:
+            self._consumed.pop(place, None)
+        self._fetched = deque(each for each in self._fetched if _place_of(each) not in places)
+
+    def _reach(self, place: _Place, offset: int) -> None:
+        if offset >= self._ends.get(place, offset + 1):
+            del self._ends[place]
+
+    def _first_of(self, place: _Place, positions: dict[_Place, int]) -> int:
+        """The offset that is given out next, as far as it is known."""
+        buffered = [each.offset() or 0 for each in self._fetched if _place_of(each) == place]
+        if buffered:
+            return buffered[0]
+        consumed = positions[place]
+        return consumed if consumed >= 0 else self._assigned[place]
+
+    def _assign_all(self) -> None:
+        if self._start not in _STARTS:
+            raise InvalidConfiguration(
+                "auto.offset.reset=none without a group: there are no committed offsets; take"
+                " earliest or latest"
+            )
+        places = [
+            _Place(topic, number) for topic in self._topics for number in self._numbers_of(topic)
+        ]
+        self._assigned = self._offsets_at(places, _STARTS[self._start])
+        self._client.assign(
+            [TopicPartition(*place, offset) for place, offset in self._assigned.items()]
+        )
+
+    def _numbers_of(self, topic: str) -> list[int]:
+        found = repeated(
+            lambda seconds: self._client.list_topics(topic, seconds),
+            f"topic {topic}",
+            self._block_ms_max,
+        ).topics[topic]
+        if found.error is not None:
+            raise KafkaRequestError(
+                f"topic {topic}: {found.error.str()}; create it first, or give a group to wait for"
+                " it",
+                found.error.name(),
+            )
+        return sorted(found.partitions)
+
+    def _offsets_at(self, places: Sequence[_Place], time: int) -> dict[_Place, int]:
+        """The offsets of a time in milliseconds, or of an edge."""
+        wanted = [TopicPartition(*place, time) for place in places]
+        found = repeated(
+            lambda seconds: self._client.offsets_for_times(wanted, seconds),
+            f"offsets of {', '.join(self._topics)}",
+            self._block_ms_max,
+        )
+        for each in found:
+            if each.error is not None:
+                raise translated(each.error, f"offsets of {each.topic}-{each.partition}")
+        return {_Place(each.topic, each.partition): each.offset for each in found}
+
+    def _seek(self, place: _Place, offset: int) -> None:
+        repeated(
+            lambda _: self._client.seek(TopicPartition(*place, offset)),
+            f"seek in {place.topic}-{place.partition}",
+            self._block_ms_max,
+        )
+
+
+def _place_of(fetched: confluent_kafka.Message) -> _Place:
+    return _Place(fetched.topic() or "", fetched.partition() or 0)
+
+
+def _topic_partition(place: _Place, at: _Position) -> TopicPartition:
+    if at.leader_epoch is None:
+        return TopicPartition(place.topic, place.partition, at.offset)
+    return TopicPartition(place.topic, place.partition, at.offset, leader_epoch=at.leader_epoch)

@@ -1,0 +1,94 @@
+"""Consume, transform, produce: exactly once, over restarts and rebalances.
+
+Each batch is one transaction, in which the consumer's offsets are committed too. If the worker dies
+before the commit, the broker aborts the transaction, and the next owner of the partitions reads the
+batch again. If it dies after the commit, the offsets are behind the batch. A worker that has lost
+its partitions cannot commit: the broker refuses its generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from tidelog.errors import InvalidConfiguration
+from tidelog.sdk.connecting import STEP_SECONDS, logger
+from tidelog.sdk.consumer import Consumer
+from tidelog.sdk.errors import AbortableError, RetriableError
+from tidelog.sdk.messages import Message, NewMessage
+from tidelog.sdk.producer import Producer
+
+Transform: TypeAlias = Callable[[Message], NewMessage | Iterable[NewMessage] | None]
+"""Gives the messages to send for one message. It may be called again for the same message."""
+
+
+def exactly_once(
+    source: Consumer,
+    sink: Producer,
+    transform: Transform,
+    *,
+    batch_records_max: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Send what `transform` makes of the source's messages, each exactly once, until `stop()`.
+
+    `source` is in a group, with `enable_auto_commit=False`. `sink` has a `transactional.id`, a
+    different one for each worker. `stop` is asked between batches of up to `batch_records_max`
+    messages, default `max.poll.records`. An aborted batch is done again. An exception of
+    `transform` aborts its batch, and goes on to the caller, who may call again.
+
+    Raises InvalidConfiguration, ProducerFencedError, FatalError.
+    """
+    _check(source, sink)
+    # Before the first read: a predecessor's transaction must have ended, with its offsets.
+    sink.init_transactions()
+    while not stop():
+        batch = source.batch(batch_records_max, STEP_SECONDS)
+        if not batch:
+            continue
+        try:
+            _send_batch(source, sink, transform, batch)
+        except (AbortableError, RetriableError) as error:
+            logger.warning("batch is done again", extra={"reason": str(error)})
+            source.rewind(batch)
+        except BaseException:
+            source.rewind(batch)
+            raise
+
+
+def _check(source: Consumer, sink: Producer) -> None:
+    if source.group is None:
+        raise InvalidConfiguration(
+            'exactly_once: the source needs a group, which keeps its offsets; give group="..."'
+        )
+    if source.commits_by_itself:
+        raise InvalidConfiguration(
+            "exactly_once: the source must not commit by itself: a transaction does it; make it"
+            " with enable_auto_commit=False"
+        )
+    if not source.reads_committed:
+        raise InvalidConfiguration(
+            "exactly_once: isolation.level=read_uncommitted would pass on what is aborted; leave"
+            " it out"
+        )
+    if sink.transactional_id is None:
+        raise InvalidConfiguration(
+            'exactly_once: the sink needs transactional_id="...", stable over restarts'
+        )
+
+
+def _send_batch(
+    source: Consumer, sink: Producer, transform: Transform, batch: Sequence[Message]
+) -> None:
+    with sink.transaction() as transaction:
+        for message in batch:
+            made = transform(message)
+            for each in _messages(made):
+                sink.send(*each)
+        transaction.send_offsets(source)
+
+
+def _messages(made: NewMessage | Iterable[NewMessage] | None) -> Iterable[NewMessage]:
+    if made is None:
+        return ()
+    return (made,) if isinstance(made, NewMessage) else made

@@ -1,0 +1,269 @@
+"""A topic's committed records as a table, read from the bucket. No broker is asked.
+
+A read is one snapshot of each partition: from its segments and the WAL's tail, up to its last
+stable offset. A reader that dies has changed nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.bucket.views.bucket import VIEW_ATTEMPTS_MAX, Bucket
+from tidelog.bucket.views.partition_view import PartitionView
+from tidelog.clock import SystemClock
+from tidelog.concurrency import read_all
+from tidelog.entropy import SystemEntropy
+from tidelog.errors import InvalidConfiguration, MissingObject
+from tidelog.identifiers import TopicPartition
+from tidelog.offload import ThreadOffload
+from tidelog.records.parse.row_arrays import integers_of
+from tidelog.records.row_columns import MICROSECONDS_PER_MILLISECOND, ROW_SCHEMA
+from tidelog.storage.stores.location import open_reader
+from tidelog.storage.superseded import Looks
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas
+    import polars
+
+THREADS: Final = 2
+PARTITIONS_AT_ONCE_MAX: Final = 4
+PARTITION: Final = "partition"
+TABLE_SCHEMA: Final = pa.schema([pa.field(PARTITION, pa.int32(), nullable=False), *ROW_SCHEMA])
+OFFSETS_END: Final = 2**63 - 1
+
+
+class Selection(TypedDict, total=False):
+    """The rows and columns of a read. What is not given selects all."""
+
+    columns: Sequence[str]
+    """Of `TABLE_SCHEMA`."""
+    partitions: Sequence[int]
+    offsets: tuple[int | None, int | None] | Mapping[int, tuple[int | None, int | None]]
+    """From the first offset to below the second, in all partitions or by partition."""
+    since: datetime | int
+    """The first time, of the records' own timestamps; an int is in milliseconds since 1970."""
+    until: datetime | int
+    """The time that the records are before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    columns: list[str]
+    partitions: frozenset[int] | None
+    offsets: Mapping[int, tuple[int | None, int | None]]
+    all_offsets: tuple[int | None, int | None]
+    since_ms: int | None
+    until_ms: int | None
+
+    def takes(self, number: int) -> bool:
+        if self.partitions is not None:
+            return number in self.partitions
+        return not self.offsets or number in self.offsets
+
+    def range_of(self, number: int) -> tuple[int, int]:
+        start, end = self.offsets.get(number, self.all_offsets)
+        return start or 0, OFFSETS_END if end is None else end
+
+    @property
+    def read_columns(self) -> list[str]:
+        """The rows' columns that a read needs, the offset first."""
+        timed = ["timestamp"] if self.since_ms is not None or self.until_ms is not None else []
+        return list(dict.fromkeys(["offset", *timed, *(n for n in self.columns if n != PARTITION)]))
+
+
+class Table:
+    """`Table("s3://bucket/prefix", "flights")`: the columns are those of `TABLE_SCHEMA`."""
+
+    def __init__(self, store_url: str, topic: str) -> None:
+        self._url = store_url
+        self._topic = topic
+
+    def to_arrow(self, **selection: Unpack[Selection]) -> pa.Table:
+        """The rows, by partition and offset.
+
+        Raises InvalidConfiguration, NoSuchTopic, CorruptObject, StoreError.
+        """
+        wanted = _checked(selection)
+
+        async def run() -> pa.Table:
+            clock, entropy = SystemClock(), SystemEntropy()
+            store = open_reader(self._url, clock, entropy)
+            offload = ThreadOffload(THREADS, "tidelog-table")
+            try:
+                bucket = Bucket.unread(store, clock, entropy, offload)
+                return await _read(bucket, self._topic, wanted)
+            finally:
+                offload.close()
+                await store.close()
+
+        return asyncio.run(run())
+
+    def to_pandas(self, **selection: Unpack[Selection]) -> pandas.DataFrame:
+        """The rows as a DataFrame of pandas. Raises as `to_arrow` does."""
+        _module("pandas")
+        return self.to_arrow(**selection).to_pandas()
+
+    def to_polars(self, **selection: Unpack[Selection]) -> polars.DataFrame:
+        """The rows as a DataFrame of Polars. Raises as `to_arrow` does."""
+        found: polars.DataFrame = _module("polars").from_arrow(self.to_arrow(**selection))
+        return found
+
+    def to_duckdb(
+        self,
+        connection: duckdb.DuckDBPyConnection | None = None,
+        **selection: Unpack[Selection],
+    ) -> duckdb.DuckDBPyRelation:
+        """The rows as a relation of DuckDB's default connection, or another one.
+
+        Raises as `to_arrow` does.
+        """
+        target = connection or _module("duckdb")
+        found: duckdb.DuckDBPyRelation = target.from_arrow(self.to_arrow(**selection))
+        return found
+
+
+async def _read(bucket: Bucket, topic: str, wanted: _Wanted) -> pa.Table:
+    chosen = await bucket.partitions_of([topic])
+    _check_partitions(wanted, topic, len(chosen))
+    view = await bucket.view_partitions(each for each in chosen if wanted.takes(each.partition))
+
+    async def rows_of(partition: TopicPartition) -> list[pa.RecordBatch]:
+        return [rows async for rows in _rows(bucket, view.partition(partition), wanted)]
+
+    found = await read_all(
+        rows_of, sorted(view.partitions), asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
+    )
+    schema = pa.schema([TABLE_SCHEMA.field(name) for name in wanted.columns])
+    return pa.Table.from_batches([rows for each in found for rows in each], schema)
+
+
+async def _rows(
+    bucket: Bucket, view: PartitionView, wanted: _Wanted
+) -> AsyncIterator[pa.RecordBatch]:
+    """A partition's rows up to the last stable offset of its first view."""
+    number = view.partition.partition
+    position, end = wanted.range_of(number)
+    end = min(end, view.last_stable_offset)
+    looks = Looks(looks_max=VIEW_ATTEMPTS_MAX)
+    while True:
+        try:
+            pruned = replace(view, segments=_in_time(view, wanted))
+            async for rows in bucket.rows(pruned, position, end, columns=wanted.read_columns):
+                position = integers_of(rows.column("offset"))[-1].item() + 1
+                kept = _cut_to_time(rows, wanted)
+                if kept.num_rows:
+                    yield _with_partition(kept, number, wanted.columns)
+            return
+        except MissingObject as missing:
+            # Something newer has taken the object's place, or it is lost (rule F4).
+            looks.missed(missing)
+        await bucket.refresh()
+        view = (await bucket.view_partitions([view.partition])).partition(view.partition)
+
+
+def _in_time(view: PartitionView, wanted: _Wanted) -> Sequence[Any]:
+    """The segments that may hold records of the time."""
+    since, until = wanted.since_ms, wanted.until_ms
+    return [
+        stored
+        for stored in view.segments
+        if (since is None or _or(stored.segment.timestamp_max, since) >= since)
+        and (until is None or _or(stored.segment.timestamp_min, until - 1) < until)
+    ]
+
+
+def _or(known: int | None, otherwise: int) -> int:
+    return otherwise if known is None else known
+
+
+def _cut_to_time(rows: pa.RecordBatch, wanted: _Wanted) -> pa.RecordBatch:
+    """The rows of the time. A record without a timestamp is in no range of times."""
+    if wanted.since_ms is None and wanted.until_ms is None:
+        return rows
+    times = rows.column("timestamp")
+    kept = pc.is_valid(times)
+    if wanted.since_ms is not None:
+        kept = pc.and_kleene(kept, pc.greater_equal(times, _scalar(wanted.since_ms, times.type)))
+    if wanted.until_ms is not None:
+        kept = pc.and_kleene(kept, pc.less(times, _scalar(wanted.until_ms, times.type)))
+    return rows.filter(kept)
+
+
+def _scalar(time_ms: int, kind: pa.DataType) -> pa.Scalar:
+    return pa.scalar(time_ms * MICROSECONDS_PER_MILLISECOND, pa.int64()).cast(kind)
+
+
+def _with_partition(rows: pa.RecordBatch, number: int, columns: Sequence[str]) -> pa.RecordBatch:
+    arrays = [
+        pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows)
+        if name == PARTITION
+        else rows.column(name)
+        for name in columns
+    ]
+    schema = pa.schema([TABLE_SCHEMA.field(name) for name in columns])
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _checked(selection: Selection) -> _Wanted:
+    unknown = sorted(selection.keys() - Selection.__annotations__.keys())
+    if unknown:
+        raise InvalidConfiguration(
+            f"{unknown[0]} selects nothing; there are {', '.join(Selection.__annotations__)}"
+        )
+    columns = list(selection.get("columns", TABLE_SCHEMA.names))
+    for name in columns:
+        if name not in TABLE_SCHEMA.names:
+            raise InvalidConfiguration(
+                f"columns: there is no {name!r}; there are {', '.join(TABLE_SCHEMA.names)}"
+            )
+    given = selection.get("offsets", (None, None))
+    by_partition, for_all = (given, (None, None)) if isinstance(given, Mapping) else ({}, given)
+    for start, end in (for_all, *by_partition.values()):
+        if start is not None and end is not None and start > end:
+            raise InvalidConfiguration(f"offsets: {start} is above {end}; give (first, end)")
+    partitions = selection.get("partitions")
+    return _Wanted(
+        columns,
+        None if partitions is None else frozenset(partitions),
+        by_partition,
+        for_all,
+        _milliseconds("since", selection.get("since")),
+        _milliseconds("until", selection.get("until")),
+    )
+
+
+def _milliseconds(name: str, time: datetime | int | None) -> int | None:
+    if time is None or isinstance(time, int):
+        return time
+    if time.tzinfo is None:
+        raise InvalidConfiguration(
+            f"{name}: {time} has no time zone; give it one, such as datetime.UTC"
+        )
+    since_epoch = time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    microseconds = (since_epoch.days * 86_400 + since_epoch.seconds) * 1_000_000
+    # Timestamps are whole milliseconds: the first one at the time or later.
+    return -(-(microseconds + since_epoch.microseconds) // MICROSECONDS_PER_MILLISECOND)
+
+
+def _check_partitions(wanted: _Wanted, topic: str, count: int) -> None:
+    for number in sorted({*(wanted.partitions or ()), *wanted.offsets}):
+        if not 0 <= number < count:
+            raise InvalidConfiguration(f"{topic} has no partition {number}, only {count} from 0 on")
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InvalidConfiguration(
+            f"{name} is not installed: install it with pip install 'tidelog[{name}]'"
+        ) from error

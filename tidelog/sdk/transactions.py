@@ -1,0 +1,205 @@
+"""A transaction of a producer, and how it ends.
+
+The broker decides a transaction once. So a commit that is not answered is repeated with the same
+request until it is, and never followed by an abort. If the process dies before the commit arrives,
+the broker aborts the transaction, at the latest after `transaction.timeout.ms` or when the next
+producer of the transactional id starts. If it dies after, the transaction is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import confluent_kafka
+
+from tidelog.errors import Refused
+from tidelog.sdk.connecting import repeated
+from tidelog.sdk.errors import (
+    AbortableError,
+    CommitOutcomeUnknown,
+    FatalError,
+    KafkaRequestError,
+    RetriableError,
+    translated,
+)
+
+if TYPE_CHECKING:
+    from tidelog.sdk.consumer import Consumer
+    from tidelog.sdk.producer import Producer
+
+PAUSE_SECONDS = 0.05
+
+
+class _State(Enum):
+    NEW = "not initialised"
+    READY = "ready"
+    OPEN = "open"
+    COMMITTING = "the commit is not answered"
+    ABORTING = "the abort is not answered"
+    DEAD = "dead"
+
+
+class TransactionEnds:
+    """Begins and ends one producer's transactions."""
+
+    def __init__(
+        self, client: confluent_kafka.Producer, transactional_id: str, block_ms_max: int
+    ) -> None:
+        self._client = client
+        self._name = f"transactional.id={transactional_id}"
+        self._block_ms_max = block_ms_max
+        self._state = _State.NEW
+        self._death: FatalError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages belong to a transaction now."""
+        return self._state is _State.OPEN
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no transaction is open, none is in doubt, and the producer is not fenced."""
+        return self._state in (_State.NEW, _State.READY)
+
+    def initialise(self) -> None:
+        """Once: take the transactional id over."""
+        self.check_alive()
+        if self._state is _State.NEW:
+            self._ask(self._client.init_transactions, "start", self._block_ms_max)
+            self._state = _State.READY
+
+    def begin(self) -> None:
+        """Open a transaction, after the end of the one before."""
+        if self._state is _State.OPEN:
+            raise Refused(f"{self._name}: a transaction is open; a producer has one at a time")
+        self.initialise()
+        self.settle()
+        try:
+            self._client.begin_transaction()
+        except confluent_kafka.KafkaException as error:
+            raise self._failure(error, "begin") from error
+        self._state = _State.OPEN
+
+    def settle(self) -> None:
+        """Repeat an end that is not answered, until it is."""
+        self.check_alive()
+        if self._state is _State.COMMITTING:
+            self.commit(None)
+        elif self._state is _State.ABORTING:
+            self.abort()
+
+    def commit(self, timeout: float | None) -> None:
+        """Commit, or abort where it cannot be committed. Raises CommitOutcomeUnknown."""
+        self._state = _State.COMMITTING
+        block_ms = None if timeout is None else int(timeout * 1000)
+        try:
+            self._ask(self._client.commit_transaction, "commit", block_ms)
+        except RetriableError as failure:
+            raise CommitOutcomeUnknown(
+                f"{self._name}: the commit is not answered after {timeout} s. It may have"
+                " succeeded: repeat it with resume_commit(), never send the messages again",
+                failure.name,
+            ) from failure
+        except AbortableError:
+            self.abort()
+            raise
+        self._state = _State.READY
+
+    def abort(self) -> None:
+        """Abort. RetriableError after `max.block.ms`: the next transaction repeats it first."""
+        self._state = _State.ABORTING
+        self._ask(self._client.abort_transaction, "abort", self._block_ms_max)
+        self._state = _State.READY
+
+    def send_offsets(
+        self, offsets: Sequence[confluent_kafka.TopicPartition], group: object
+    ) -> None:
+        """Let the offsets be committed with the transaction."""
+
+        def send(seconds: float) -> None:
+            self._client.send_offsets_to_transaction(list(offsets), group, seconds)
+
+        self._ask(send, "offsets", self._block_ms_max)
+
+    def died(self, failure: FatalError) -> FatalError:
+        """The first fatal error; the later ones are its consequences."""
+        if self._death is None:
+            self._death = failure
+            self._state = _State.DEAD
+        return self._death
+
+    def _ask(self, call: Callable[[float], object], what: str, block_ms_max: int | None) -> None:
+        """Repeat a call that is safe to repeat, and serve delivery reports meanwhile."""
+        try:
+            repeated(
+                call,
+                f"{self._name}: {what}",
+                block_ms_max,
+                lambda: self._client.poll(PAUSE_SECONDS),
+            )
+        except FatalError as failure:
+            raise self.died(failure) from failure.__cause__
+
+    def _failure(self, error: confluent_kafka.KafkaException, what: str) -> KafkaRequestError:
+        failure = translated(error, f"{self._name}: {what}")
+        return self.died(failure) if isinstance(failure, FatalError) else failure
+
+    def check_alive(self) -> None:
+        """Raises the error after which the producer is of no use."""
+        if self._death is not None:
+            raise self._death
+
+
+class Transaction:
+    """`with producer.transaction():` commits, and aborts on an exception."""
+
+    def __init__(
+        self, producer: Producer, ends: TransactionEnds, commit_timeout: float | None
+    ) -> None:
+        self._producer = producer
+        self._ends = ends
+        self._commit_timeout = commit_timeout
+
+    def send_offsets(self, source: Consumer) -> None:
+        """Commit the consumer's position in its group with this transaction.
+
+        The position is behind the last message that the consumer has given out. Raises
+        AbortableError if the partitions belong to another member by now.
+        """
+        if not self._ends.is_open:
+            raise Refused("send_offsets: the transaction has ended")
+        self._ends.send_offsets(*source.transaction_offsets())
+
+    def __enter__(self) -> Transaction:
+        self._ends.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._ends.is_open:
+            # Fenced within the block, which perhaps suppressed the error: nothing is committed.
+            self._ends.check_alive()
+            return
+        try:
+            if error is None:
+                self._ends.commit(self._commit_timeout)
+                return
+            self._abort(error)
+        finally:
+            self._producer.forget_failures()
+
+    def _abort(self, error: BaseException) -> None:
+        """The error of the block goes on, unless the producer is fenced."""
+        try:
+            self._ends.abort()
+        except FatalError as failure:
+            raise failure from error
+        except KafkaRequestError as failure:
+            error.add_note(f"the transaction is not aborted yet: {failure}")
