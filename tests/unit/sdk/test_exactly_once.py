@@ -1,0 +1,117 @@
+"""Consume, transform, produce: the output is the input, whatever ends midway."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tidelog.errors import InvalidConfiguration
+from tidelog.sdk.consumer import Consumer
+from tidelog.sdk.exactly_once import exactly_once
+from tidelog.sdk.messages import Message, NewMessage
+from tidelog.sdk.producer import Producer
+from tidelog.testing.broker import Broker
+
+COUNT = 60
+
+
+class Worker:
+    """One process of an application: a member of the group with a transactional id."""
+
+    def __init__(self, broker: Broker, source: str, sink: str, name: str, **settings: str) -> None:
+        self.sink_topic = sink
+        self.seen = 0
+        self.fails_at: int | None = None
+        self.consumer = Consumer(
+            broker.bootstrap,
+            source,
+            "workers",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            **settings,
+        )
+        self.producer = Producer(broker.bootstrap, transactional_id=name)
+
+    def transform(self, message: Message) -> list[NewMessage]:
+        self.seen += 1
+        if self.seen == self.fails_at:
+            raise RuntimeError("the worker dies here")
+        return [NewMessage(self.sink_topic, message.value, message.key)]
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        exactly_once(self.consumer, self.producer, self.transform, batch_records_max=7, stop=stop)
+
+    def close(self) -> None:
+        self.consumer.close()
+        self.producer.close()
+
+
+def filled(broker: Broker) -> tuple[str, str]:
+    source, sink = broker.topic(3), broker.topic(2)
+    broker.produce(source, [b"%d" % number for number in range(COUNT)])
+    return source, sink
+
+
+def is_complete(broker: Broker, sink: str) -> bool:
+    return len(broker.read(sink)) >= COUNT
+
+
+def check_output(broker: Broker, sink: str) -> None:
+    found = Counter(int(message.value) for message in broker.read(sink))
+    assert found == Counter(range(COUNT))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_worker_that_dies_in_a_batch_is_followed_by_another(
+    shared: Broker, protocol: str
+) -> None:
+    source, sink = filled(shared)
+    first = Worker(shared, source, sink, f"dies-{protocol}", group_protocol=protocol)
+    first.fails_at = COUNT // 2
+    with pytest.raises(RuntimeError):
+        first.run(lambda: False)
+    first.close()
+    assert 0 < len(shared.read(sink)) < COUNT
+    second = Worker(shared, source, sink, f"dies-{protocol}", group_protocol=protocol)
+    second.run(lambda: is_complete(shared, sink))
+    second.close()
+    check_output(shared, sink)
+
+
+def test_a_worker_whose_transform_has_failed_goes_on(shared: Broker) -> None:
+    source, sink = filled(shared)
+    worker = Worker(shared, source, sink, "goes-on")
+    worker.fails_at = 10
+    with pytest.raises(RuntimeError):
+        worker.run(lambda: False)
+    worker.run(lambda: is_complete(shared, sink))
+    worker.close()
+    check_output(shared, sink)
+
+
+def test_what_cannot_be_exactly_once_is_refused(shared: Broker) -> None:
+    topic = shared.topic()
+    sink = Producer(shared.bootstrap, transactional_id="refused")
+    for source, words in [
+        (Consumer(shared.bootstrap, topic), "group"),
+        (Consumer(shared.bootstrap, topic, "g"), "enable_auto_commit=False"),
+        (
+            Consumer(
+                shared.bootstrap,
+                topic,
+                "g",
+                enable_auto_commit=False,
+                isolation_level="read_uncommitted",
+            ),
+            "read_uncommitted",
+        ),
+    ]:
+        with source, pytest.raises(InvalidConfiguration, match=words):
+            exactly_once(source, sink, lambda _: None)
+    with (
+        Consumer(shared.bootstrap, topic, "g", enable_auto_commit=False) as source,
+        pytest.raises(InvalidConfiguration, match="transactional_id"),
+    ):
+        exactly_once(source, Producer(shared.bootstrap), lambda _: None)

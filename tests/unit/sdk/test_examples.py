@@ -1,0 +1,35 @@
+"""The examples of the documents run as written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tidelog.testing.broker import Broker
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def examples(document: str, first_line: str = "") -> list[str]:
+    """The document's Python blocks, or those that begin so."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.M | re.S)
+    return [block for block in blocks if block.startswith(first_line)]
+
+
+def test_the_sdks_page(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"bootstrap": broker.bootstrap, "store": broker.store}
+    found = examples("docs/SDK.md")
+    assert len(found) >= 8
+    for example in found:
+        exec(example, names)
+    # One flight and two of a transaction, in the table and in DuckDB's count.
+    assert "\n3\n" in capsys.readouterr().out
+    assert {message.value for message in broker.read("upper")} >= {b"A", b"B"}
+
+
+def test_the_readmes_quick_start(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = examples("README.md", "from tidelog import")
+    exec(example.replace("127.0.0.1:9092", broker.bootstrap), {})
+    assert "IAH to EWR" in capsys.readouterr().out
