@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidelog.coordinator.cluster.records.topics import Topic, topic_name_fault
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -35,11 +35,10 @@ CLUSTER_OPERATIONS = bits(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionDescription:
+class PartitionDescription(NamedTuple):
     """A partition: its leader, if alive, and its only replica, which is the leader."""
 
-    index: int
+    number: int
     error_code: ErrorCode
     leader_id: int
     leader_epoch: int

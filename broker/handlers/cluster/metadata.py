@@ -234,7 +234,7 @@ def _described(state: ClusterState, topic: Topic, operations: int) -> MetadataRe
 def _described_partition(view: PartitionDescription) -> MetadataResponsePartition:
     return MetadataResponsePartition(
         error_code=view.error_code,
-        partition_index=view.index,
+        partition_index=view.number,
         leader_id=view.leader_id,
         leader_epoch=view.leader_epoch,
         replica_nodes=view.replicas,
@@ -322,7 +322,7 @@ def _page(
         partitions=[
             DescribeTopicPartitionsResponsePartition(
                 error_code=view.error_code,
-                partition_index=view.index,
+                partition_index=view.number,
                 leader_id=view.leader_id,
                 leader_epoch=view.leader_epoch,
                 replica_nodes=view.replicas,
