@@ -25,7 +25,7 @@ from scripts.tools import TOOLS, allowed_missing, installed_version
 ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "docs" / "VERIFICATION.md"
 TARGETS = (
-    *("test", "integration", "compat", "spark-cluster", "chaos", "chaos-cluster"),
+    *("test", "integration", "compat", "spark-cluster", "chaos", "chaos-cluster", "moves"),
     *("damage", "attack", "simulate", "demo", "demo-spark", "bench", "coverage"),
 )
 PACKAGES = (

@@ -66,7 +66,7 @@ class TestUnittest(BrokerTestCase):
 
 def test_pytest_has_fixtures(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(FIXTURES)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tidelog.testing.plugin", "test_it.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "test_it.py"]
     done = subprocess.run(
         command,
         cwd=tmp_path,
