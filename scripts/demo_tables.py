@@ -1,6 +1,6 @@
 """The demo's end: its topics as tables, read by DuckDB from the bucket without a broker.
 
-All records are flushed into the topics' tables, the broker is stopped, and fsck proves the bucket
+All records are flushed into the topics' tables, the brokers are stopped, and fsck proves the bucket
 consistent. Then DuckDB counts: every flight must be once in each of its tables.
 """
 
@@ -70,7 +70,7 @@ def read(root: Path, ids: Mapping[str, str], tables: Tables) -> None:
 
 def report(tables: Tables) -> None:
     """Print the findings."""
-    print("\nThe same topics as tables, read by DuckDB with the broker stopped")
+    print("\nThe same topics as tables, read by DuckDB with the brokers stopped")
     for topic, expected in tables.flights.items():
         print(
             f"  {topic}: {tables.rows.get(topic, 0):,} rows of {expected:,},"

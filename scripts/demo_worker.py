@@ -17,6 +17,7 @@ GROUP = "derive"
 TRANSACTIONAL_ID = "derive"
 DELAYS, CARRIERS = "flights.delays", "flights.carriers"
 IDLE_SECONDS = 2.0
+SEND_OFFSETS_SECONDS = 10.0
 
 
 def derive(value: bytes) -> tuple[bytes, bytes, bytes]:
@@ -102,6 +103,8 @@ class Worker:
             self.producer.send_offsets_to_transaction(
                 self.consumer.position(self.consumer.assignment()),
                 self.consumer.consumer_group_metadata(),
+                # librdkafka may wait without end for a coordinator that has moved.
+                SEND_OFFSETS_SECONDS,
             )
             if self.transactions % 3 == 0:
                 self._abort(len(messages))
@@ -109,7 +112,8 @@ class Worker:
                 self._end(self.producer.commit_transaction)
                 print(f"committed {len(messages)}", flush=True)
         except KafkaException as error:
-            if not error.args[0].txn_requires_abort():
+            # A retriable error is that of the offsets: their transaction is aborted and repeated.
+            if not (error.args[0].txn_requires_abort() or error.args[0].retriable()):
                 raise
             self._abort(len(messages))
 
