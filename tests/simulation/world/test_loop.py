@@ -19,7 +19,7 @@ from tests.simulation.world.loop import (
     SimulatedLoop,
 )
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 
 
 async def _jobs_in_sets(loop: SimulatedLoop) -> None:
