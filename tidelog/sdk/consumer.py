@@ -96,7 +96,7 @@ class Consumer:
         self._given.clear()
         if not self._fetched:
             self._fetch(timeout)
-        return self._take() if self._fetched else None
+        return next(self._taken(1), None)
 
     def batch(self, records_max: int | None = None, timeout: float = 1.0) -> list[Message]:
         """Up to `records_max` messages that are there; waits up to `timeout` seconds for the first.
@@ -106,13 +106,13 @@ class Consumer:
         self._given.clear()
         if not self._fetched:
             self._fetch(timeout)
-        count = min(len(self._fetched), records_max or self._records_max)
-        return [self._take() for _ in range(count)]
+        return list(self._taken(records_max or self._records_max))
 
     def to_end(self) -> Iterator[Message]:
         """The messages up to the present end of each partition; for a consumer without a group.
 
-        The end is the last stable offset, or the high watermark with `read_uncommitted`.
+        The end is the last stable offset, or the high watermark with `read_uncommitted`. While
+        other partitions are read, a partition also gives out messages that arrive behind its end.
         """
         if self.group is not None:
             raise Refused(
@@ -168,23 +168,37 @@ class Consumer:
             )
         return self._positions(), self._client.consumer_group_metadata()
 
-    def rewind(self, messages: Sequence[Message]) -> None:
-        """Give these messages, the last that were given out, out again; and then all behind them.
+    def rewind(self) -> None:
+        """Give the messages of the last call out again; and then all behind them.
 
         Messages of partitions that another member has by now are left to it.
         """
-        first: dict[_Place, int] = {}
-        places = [(_Place(each.topic, each.partition), each.offset) for each in messages]
-        places += [(_place_of(each), each.offset() or 0) for each in self._fetched]
-        for place, offset in places:
-            first[place] = min(offset, first.get(place, offset))
-        self._fetched.clear()
-        self._given.clear()
-        owned = {_Place(each.topic, each.partition) for each in self._client.assignment()}
-        for place, offset in first.items():
-            self._consumed.pop(place, None)
-            if place in owned:
-                self._seek(place, offset)
+        self._seek(dict(self._given))
+
+    def seek_to_committed(self) -> None:
+        """Go on at the group's committed offsets, in partitions that have one.
+
+        An open transaction's offsets are waited for. Raises RetriableError after `max.block.ms`.
+        """
+        if self.group is None:
+            raise Refused("seek_to_committed: a consumer without a group has no offsets")
+        # A partition that has given out nothing begins at its committed offset anyway.
+        wanted = [TopicPartition(*place) for place in self._consumed]
+        if not wanted:
+            return
+        found = repeated(
+            lambda seconds: self._client.committed(wanted, seconds),
+            f"offsets of group {self.group}",
+            self._block_ms_max,
+        )
+        committed: dict[_Place, _Position] = {}
+        for each in found:
+            if each.error is not None:
+                raise translated(each.error, f"offset of {each.topic}-{each.partition}")
+            place = _Place(each.topic, each.partition)
+            if each.offset >= 0 and each.offset != self._consumed[place].offset:
+                committed[place] = _Position(each.offset, each.leader_epoch)
+        self._seek(committed)
 
     def close(self) -> None:
         """Leave the group. With `enable.auto.commit` commit what was given out."""
@@ -214,25 +228,26 @@ class Consumer:
         self._store()
         deadline = CLOCK.monotonic() + timeout
         left = timeout
-        goes_to_end = bool(self._ends)
         while not self._fetched:
             first = self._client.poll(max(0.0, min(left, STEP_SECONDS)))
             if first is not None:
                 # Waiting for a full batch would delay the messages that are there.
                 following = self._client.consume(self._records_max - 1, 0)
-                self._fetched.extend(filter(self._is_message, [first, *following]))
+                self._fetched.extend(filter(self._is_kept, [first, *following]))
             left = deadline - CLOCK.monotonic()
-            if left <= 0 or (goes_to_end and not self._ends):
+            if left <= 0:
                 return
 
-    def _is_message(self, fetched: confluent_kafka.Message) -> bool:
-        """False for events. Raises KafkaRequestError."""
+    def _is_kept(self, fetched: confluent_kafka.Message) -> bool:
+        """Whether it is a message, or the end of a partition that `to_end` reads.
+
+        Raises KafkaRequestError.
+        """
         error = fetched.error()
         if error is None:
             return True
         if error.code() == KafkaError._PARTITION_EOF:
-            self._reach(_place_of(fetched), fetched.offset() or 0)
-            return False
+            return bool(self._ends)
         failure = translated(error, f"topic {fetched.topic()}")
         waits = error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._MAX_POLL_EXCEEDED)
         if not waits and not isinstance(failure, RetriableError):
@@ -241,23 +256,33 @@ class Consumer:
         logger.warning("consumer waits", extra={"topic": fetched.topic(), "reason": str(failure)})
         return False
 
-    def _take(self) -> Message:
-        fetched = self._fetched.popleft()
+    def _taken(self, count: int) -> Iterator[Message]:
+        """Up to `count` messages of those that are there, and the ends before them."""
+        while self._fetched and count:
+            fetched = self._fetched[0]
+            if fetched.error() is None:
+                count -= 1
+                self._given.setdefault(_place_of(fetched), _position_of(fetched, 0))
+                self._fetched.popleft()
+                yield self._given_out(fetched)
+            else:
+                self._fetched.popleft()
+                self._reach(_place_of(fetched), fetched.offset() or 0)
+
+    def _given_out(self, fetched: confluent_kafka.Message) -> Message:
         place = _place_of(fetched)
         _, timestamp = fetched.timestamp()
-        offset, epoch = fetched.offset() or 0, fetched.leader_epoch()
         headers = fetched.headers()
-        self._consumed[place] = _Position(offset + 1, epoch)
-        self._given.setdefault(place, _Position(offset, epoch))
+        self._consumed[place] = _position_of(fetched, 1)
         return Message(
             place.topic,
             place.partition,
-            offset,
+            fetched.offset() or 0,
             None if timestamp < 0 else timestamp,
             self._decoded(self._key, fetched.key(), fetched, MessageField.KEY),
             self._decoded(self._value, fetched.value(), fetched, MessageField.VALUE),
             tuple(cast(list[tuple[str, bytes | None]], headers)) if headers else (),
-            epoch,
+            fetched.leader_epoch(),
         )
 
     def _decoded(
@@ -273,6 +298,7 @@ class Consumer:
             return deserializer(
                 data, SerializationContext(fetched.topic() or "", field, fetched.headers())
             )
+        # A deserializer is the user's: whatever it raises means that these bytes are not its own.
         except Exception as error:
             place = _place_of(fetched)
             raise NotDeserializable(
@@ -300,6 +326,7 @@ class Consumer:
         places = {_Place(each.topic, each.partition) for each in gone}
         for place in places:
             self._consumed.pop(place, None)
+            self._given.pop(place, None)
         self._fetched = deque(each for each in self._fetched if _place_of(each) not in places)
 
     def _reach(self, place: _Place, offset: int) -> None:
@@ -355,16 +382,31 @@ class Consumer:
                 raise translated(each.error, f"offsets of {each.topic}-{each.partition}")
         return {_Place(each.topic, each.partition): each.offset for each in found}
 
-    def _seek(self, place: _Place, offset: int) -> None:
+    def _seek(self, positions: dict[_Place, _Position]) -> None:
+        """Give out the partitions' messages from these positions on next."""
+        self._fetched = deque(each for each in self._fetched if _place_of(each) not in positions)
+        owned = {_Place(each.topic, each.partition) for each in self._client.assignment()}
+        for place, at in positions.items():
+            self._given.pop(place, None)
+            self._consumed.pop(place, None)
+            if place in owned:
+                self._seek_one(_topic_partition(place, at))
+                self._consumed[place] = at
+
+    def _seek_one(self, wanted: TopicPartition) -> None:
         repeated(
-            lambda _: self._client.seek(TopicPartition(*place, offset)),
-            f"seek in {place.topic}-{place.partition}",
+            lambda _: self._client.seek(wanted),
+            f"seek in {wanted.topic}-{wanted.partition}",
             self._block_ms_max,
         )
 
 
 def _place_of(fetched: confluent_kafka.Message) -> _Place:
     return _Place(fetched.topic() or "", fetched.partition() or 0)
+
+
+def _position_of(fetched: confluent_kafka.Message, behind: int) -> _Position:
+    return _Position((fetched.offset() or 0) + behind, fetched.leader_epoch())
 
 
 def _topic_partition(place: _Place, at: _Position) -> TopicPartition:

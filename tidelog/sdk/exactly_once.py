@@ -35,24 +35,30 @@ def exactly_once(
     `source` is in a group, with `enable_auto_commit=False`. `sink` has a `transactional.id`, a
     different one for each worker. `stop` is asked between batches of up to `batch_records_max`
     messages, default `max.poll.records`. An aborted batch is done again. An exception of
-    `transform` aborts its batch, and goes on to the caller, who may call again.
+    `transform` aborts its batch, and goes on to the caller, who may call again. A call goes on at
+    the group's committed offsets.
 
     Raises InvalidConfiguration, ProducerFencedError, FatalError.
     """
     _check(source, sink)
     # Before the first read: a predecessor's transaction must have ended, with its offsets.
     sink.init_transactions()
+    try:
+        sink.resume_commit()
+    except AbortableError as error:
+        logger.warning("batch is done again", extra={"reason": str(error)})
+    # Whether the call before has committed its last batch is known only now.
+    source.seek_to_committed()
     while not stop():
-        batch = source.batch(batch_records_max, STEP_SECONDS)
-        if not batch:
-            continue
         try:
-            _send_batch(source, sink, transform, batch)
+            batch = source.batch(batch_records_max, STEP_SECONDS)
+            if batch:
+                _send_batch(source, sink, transform, batch)
         except (AbortableError, RetriableError) as error:
             logger.warning("batch is done again", extra={"reason": str(error)})
-            source.rewind(batch)
+            source.rewind()
         except BaseException:
-            source.rewind(batch)
+            source.rewind()
             raise
 
 

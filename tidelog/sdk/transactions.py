@@ -77,6 +77,8 @@ class TransactionEnds:
             raise Refused(f"{self._name}: a transaction is open; a producer has one at a time")
         self.initialise()
         self.settle()
+        # Interrupted here, the next transaction aborts what perhaps began.
+        self._state = _State.ABORTING
         try:
             self._client.begin_transaction()
         except confluent_kafka.KafkaException as error:
@@ -86,10 +88,16 @@ class TransactionEnds:
     def settle(self) -> None:
         """Repeat an end that is not answered, until it is."""
         self.check_alive()
-        if self._state is _State.COMMITTING:
-            self.commit(None)
-        elif self._state is _State.ABORTING:
-            self.abort()
+        try:
+            if self._state is _State.COMMITTING:
+                self.commit(None)
+            elif self._state is _State.ABORTING:
+                self.abort()
+        except KafkaRequestError as failure:
+            if failure.name != "_STATE":
+                raise
+            # The client has ended the transaction already: Ctrl-C took its answer away.
+            self._state = _State.READY
 
     def commit(self, timeout: float | None) -> None:
         """Commit, or abort where it cannot be committed. Raises CommitOutcomeUnknown."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import confluent_kafka
 import pytest
 
 from tidelog.errors import Refused
@@ -75,6 +76,42 @@ def test_without_a_group_all_partitions_are_read_to_their_ends(shared: Broker) -
         assert [message.value for message in consumer.to_end()] == [b"30"]
         with pytest.raises(Refused, match="group="):
             consumer.commit()
+
+
+class AtOnce:
+    """A client of librdkafka that gives out a partition's messages and its end in one piece."""
+
+    def __init__(self, configuration: dict[str, object]) -> None:
+        self._client = confluent_kafka.Consumer(configuration)
+        self._held: list[confluent_kafka.Message] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._client, name)
+
+    def poll(self, timeout: float) -> confluent_kafka.Message | None:
+        fetched = self._client.poll(timeout)
+        if fetched is None:
+            return None
+        self._held.append(fetched)
+        return self._held.pop(0) if fetched.error() is not None else None
+
+    def consume(self, count: int, timeout: float) -> list[confluent_kafka.Message]:
+        held, self._held = self._held[:count], self._held[count:]
+        return held
+
+
+def test_messages_that_arrive_with_the_end_are_given_out_before_it(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = shared.topic()
+    shared.produce(topic, [b"%d" % number for number in range(5)])
+
+    def made(_: object, configuration: dict[str, object]) -> AtOnce:
+        return AtOnce(configuration)
+
+    monkeypatch.setattr("tidelog.sdk.consumer.made", made)
+    with Consumer(shared.bootstrap, topic, auto_offset_reset="earliest") as consumer:
+        assert [int(message.value) for message in consumer.to_end()] == list(range(5))
 
 
 def test_the_default_begins_with_what_comes_after_the_consumer(shared: Broker) -> None:

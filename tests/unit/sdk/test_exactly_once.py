@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+import confluent_kafka
 import pytest
 
 from tidelog.errors import InvalidConfiguration
@@ -85,6 +86,49 @@ def test_a_worker_whose_transform_has_failed_goes_on(shared: Broker) -> None:
     worker = Worker(shared, source, sink, "goes-on")
     worker.fails_at = 10
     with pytest.raises(RuntimeError):
+        worker.run(lambda: False)
+    worker.run(lambda: is_complete(shared, sink))
+    worker.close()
+    check_output(shared, sink)
+
+
+class Interrupted:
+    """A client of librdkafka whose third commit the user interrupts with Ctrl-C."""
+
+    def __init__(self, configuration: dict[str, object], *, when_done: bool) -> None:
+        self._client = confluent_kafka.Producer(configuration)
+        self._when_done = when_done
+        self._commits = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._client, name)
+
+    def __len__(self) -> int:
+        return len(self._client)
+
+    def commit_transaction(self, timeout: float) -> None:
+        self._commits += 1
+        if self._commits != 3:
+            self._client.commit_transaction(timeout)
+            return
+        if self._when_done:
+            self._client.commit_transaction(30)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("when_done", [False, True])
+def test_a_worker_that_is_interrupted_while_it_commits_goes_on(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch, when_done: bool
+) -> None:
+    source, sink = filled(shared)
+
+    def made(_: object, configuration: dict[str, object]) -> Interrupted:
+        return Interrupted(configuration, when_done=when_done)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tidelog.sdk.producer.made", made)
+        worker = Worker(shared, source, sink, f"interrupted-{when_done}")
+    with pytest.raises(KeyboardInterrupt):
         worker.run(lambda: False)
     worker.run(lambda: is_complete(shared, sink))
     worker.close()
