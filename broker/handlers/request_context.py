@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidelog.errors import TidelogError
+from tidelog.principal import ANONYMOUS, Principal
 
 
 class CloseConnection(TidelogError):
@@ -24,3 +25,4 @@ class RequestContext(NamedTuple):
     client_id: str | None
     client_host: str
     connection_id: int
+    principal: Principal = ANONYMOUS
