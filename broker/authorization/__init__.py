@@ -1,0 +1,1 @@
+"""Decides which principal may do what with which resource."""

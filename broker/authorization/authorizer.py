@@ -1,0 +1,118 @@
+"""Answers what a principal may do, and keeps the answers until the rules change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tidelog.broker.authorization.decisions import (
+    BY_SUPER_USER,
+    Asker,
+    Decision,
+    decide,
+    decide_for_any,
+)
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.coordinator.cluster.state.acl_table import AclTable
+from tidelog.errors import InvalidConfiguration
+from tidelog.principal import Principal
+from tidelog.protocol.acl_codes import AclOperation, ResourceType
+
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+SHORT_NAME: Final = "acl"
+_ANY_RESOURCE: Final = ""
+"""In place of a name, which is never empty."""
+
+
+class Authorizer:
+    """The decisions of one broker. A repeated question costs one look-up."""
+
+    def __init__(
+        self,
+        table: Callable[[], AclTable],
+        super_users: frozenset[str],
+        *,
+        allow_without_rules: bool,
+        decisions_max: int,
+    ) -> None:
+        """`table` returns the present rules: the same object until they change."""
+        self._table = table
+        self._super_users = super_users
+        self._allow_without_rules = allow_without_rules
+        self._decisions_max = decisions_max
+        self._rules = table()
+        self._decisions: dict[tuple[Principal, str, AclOperation, ResourceType, str], Decision] = {}
+
+    @property
+    def rules(self) -> AclTable:
+        """The present rules."""
+        return self._table()
+
+    def decision(
+        self,
+        principal: Principal,
+        host: str,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> Decision:
+        """Whether the principal may do it from this host; literal names only."""
+        rules = self._table()
+        if rules is not self._rules:
+            self._rules = rules
+            self._decisions.clear()
+        question = (principal, host, operation, resource_type, name)
+        known = self._decisions.get(question)
+        if known is not None:
+            return known
+        if len(self._decisions) >= self._decisions_max:
+            self._decisions.clear()
+        found = self._decide(rules, Asker(principal, host), operation, resource_type, name)
+        self._decisions[question] = found
+        return found
+
+    def decision_for_any(
+        self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType
+    ) -> Decision:
+        """Whether the principal may do it with any resource of the type."""
+        return self.decision(principal, host, operation, resource_type, _ANY_RESOURCE)
+
+    def _decide(
+        self,
+        rules: AclTable,
+        asker: Asker,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> Decision:
+        if not self._super_users.isdisjoint(asker.names):
+            return BY_SUPER_USER
+        otherwise = self._allow_without_rules
+        if name == _ANY_RESOURCE:
+            return decide_for_any(rules, asker, operation, resource_type, if_no_rule=otherwise)
+        return decide(rules, asker, operation, resource_type, name, if_no_rule=otherwise)
+
+
+def open_authorizer(settings: BrokerSettings, table: Callable[[], AclTable]) -> Authorizer | None:
+    """The authorizer that the settings ask for; None if everyone may do everything."""
+    if settings.optional_text("authorizer.class.name") is None:
+        return None
+    return Authorizer(
+        table,
+        super_users(settings.text("super.users")),
+        allow_without_rules=settings.boolean("allow.everyone.if.no.acl.found"),
+        decisions_max=settings.integer("authorizer.decisions.max"),
+    )
+
+
+def super_users(text: str) -> frozenset[str]:
+    """The principals of `super.users`, which semicolons separate. Raises InvalidConfiguration."""
+    users = frozenset([each.strip() for each in text.split(";")]) - {""}
+    for user in sorted(users):
+        kind, _, name = user.partition(":")
+        if kind not in ("User", "Group") or not name:
+            raise InvalidConfiguration(
+                f"super.users names {user!r}: write User:name or Group:name, separated by"
+                " semicolons"
+            )
+    return users

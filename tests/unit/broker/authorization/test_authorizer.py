@@ -1,0 +1,81 @@
+"""The authorizer's settings and its memory of decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.broker.authorization.rules import rule, table_of
+from tidelog.broker.authorization.authorizer import Authorizer, super_users
+from tidelog.broker.authorization.decisions import Ground
+from tidelog.coordinator.cluster.state.acl_table import AclTable
+from tidelog.errors import InvalidConfiguration
+from tidelog.principal import ANONYMOUS, Principal
+from tidelog.protocol.acl_codes import AclOperation, ResourceType
+
+ALICE = Principal("alice")
+
+
+class Rules:
+    """Rules that a test replaces; it counts how often they are read through."""
+
+    def __init__(self, table: AclTable) -> None:
+        self.table = table
+
+    def authorizer(self, *super_users: str, decisions_max: int = 100) -> Authorizer:
+        return Authorizer(
+            lambda: self.table,
+            frozenset(super_users),
+            allow_without_rules=False,
+            decisions_max=decisions_max,
+        )
+
+
+def may_read(authorizer: Authorizer, name: str, principal: Principal = ALICE) -> bool:
+    topic = ResourceType.TOPIC
+    return authorizer.decision(principal, "10.0.0.1", AclOperation.READ, topic, name).is_allowed
+
+
+def test_changed_rules_hold_at_once() -> None:
+    rules = Rules(table_of(rule("READ", "orders")))
+    authorizer = rules.authorizer()
+    assert may_read(authorizer, "orders")
+    rules.table = rules.table.changed((rule("READ", "orders", deny=True),), ())
+    assert not may_read(authorizer, "orders")
+    rules.table = rules.table.changed((), (rule("READ", "orders", deny=True),))
+    assert may_read(authorizer, "orders")
+
+
+def test_a_repeated_question_gets_the_same_decision_object() -> None:
+    authorizer = Rules(table_of(rule("READ", "*"))).authorizer()
+    question = (ALICE, "10.0.0.1", AclOperation.READ, ResourceType.TOPIC, "orders")
+    first = authorizer.decision(*question)
+    assert authorizer.decision(*question) is first
+    # Another host or another principal is another question.
+    for other in ((ALICE, "10.0.0.2"), (Principal("bob"), "10.0.0.1")):
+        assert authorizer.decision(*other, *question[2:]) is not first
+
+
+def test_the_memory_of_decisions_is_bounded() -> None:
+    authorizer = Rules(table_of(rule("READ", "t", prefixed=True))).authorizer(decisions_max=3)
+    for number in range(20):
+        assert may_read(authorizer, f"t{number}")
+        assert len(authorizer._decisions) <= 3
+
+
+def test_super_users_may_do_everything_in_spite_of_denials() -> None:
+    rules = Rules(table_of(rule("ALL", "*", principal="User:*", deny=True)))
+    authorizer = rules.authorizer("User:alice", "Group:admins")
+    assert may_read(authorizer, "orders")
+    assert may_read(authorizer, "orders", Principal("bob", ("admins",)))
+    assert not may_read(authorizer, "orders", Principal("bob"))
+    assert not may_read(authorizer, "orders", ANONYMOUS)
+    topics = (AclOperation.WRITE, ResourceType.TOPIC)
+    assert authorizer.decision_for_any(ALICE, "h", *topics).ground is Ground.SUPER_USER
+    assert not authorizer.decision_for_any(ANONYMOUS, "h", *topics).is_allowed
+
+
+def test_super_users_are_separated_by_semicolons() -> None:
+    assert super_users("") == frozenset()
+    assert super_users("User:CN=a,O=b; User:c ;") == {"User:CN=a,O=b", "User:c"}
+    with pytest.raises(InvalidConfiguration, match=r"'admin'.*User:name"):
+        super_users("User:a;admin")
