@@ -62,6 +62,7 @@ def new_services(
         limits,
         AutoCreations(),
         environment.clock,
+        None,
     )
     data = DataServices(
         live,

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from tidelog.broker.dispatch.dispatcher import Handler
+from tidelog.broker.handlers.cluster.acls import create_acls, delete_acls, describe_acls
 from tidelog.broker.handlers.cluster.cluster import (
     describe_cluster,
     describe_log_dirs,
@@ -94,6 +95,9 @@ HANDLERS: Final[Mapping[int, Handler]] = {
             ApiKey.CREATE_TOPICS: create_topics,
             ApiKey.DELETE_TOPICS: delete_topics,
             ApiKey.CREATE_PARTITIONS: create_partitions,
+            ApiKey.DESCRIBE_ACLS: describe_acls,
+            ApiKey.CREATE_ACLS: create_acls,
+            ApiKey.DELETE_ACLS: delete_acls,
             ApiKey.DESCRIBE_CONFIGS: describe_configs,
             ApiKey.ALTER_CONFIGS: alter_configs,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,

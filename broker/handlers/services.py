@@ -16,6 +16,7 @@ from tidelog.identifiers import TopicId, TopicPartition
 if TYPE_CHECKING:
     from tidelog.broker.append.adopter import Adopter
     from tidelog.broker.append.appender import Appender
+    from tidelog.broker.authorization.authorizer import Authorizer
     from tidelog.broker.coordinate.coordinators import Coordinators
     from tidelog.broker.coordinate.transaction_admission import Admissions
     from tidelog.broker.fairness.slice_turns import SliceTurns
@@ -102,6 +103,8 @@ class ClusterServices(MetadataServices):
     """Hears of what is refused because of a limit."""
     auto_creations: AutoCreations
     clock: Clock
+    authorizer: Authorizer | None
+    """None if everyone may do everything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
+from tidelog.coordinator.cluster.records.acl_rules import AclRule
 from tidelog.coordinator.cluster.records.codec import Json, Mismatch, from_json, to_json
 from tidelog.coordinator.cluster.records.documents import decode_document, encode_document
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
@@ -30,7 +31,9 @@ SHARING_VERSION = 2
 """Brokers from this version on share a bucket."""
 DRAIN_VERSION = 3
 """Brokers from this version on know `DrainChanged`, and give a draining broker no partitions."""
-BROKER_VERSION = DRAIN_VERSION
+ACL_VERSION = 4
+"""Brokers from this version on know `AclsChanged`, and its rules if they have an authorizer."""
+BROKER_VERSION = ACL_VERSION
 """What this Tidelog's brokers can do."""
 SESSION_TIMEOUT_MS = 9000
 """Kafka's default of broker.session.timeout.ms."""
@@ -188,6 +191,17 @@ class ConfigsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class AclsChanged:
+    """Access control rules that hold from now on, and rules that hold no more.
+
+    Written only while all live brokers know the record.
+    """
+
+    created: tuple[AclRule, ...] = ()
+    deleted: tuple[AclRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class OpenedTenures:
     """Partitions of one topic whose opening image at `leader_epoch` is durable."""
 
@@ -283,6 +297,7 @@ Record: TypeAlias = (
     | TopicsForgotten
     | IncarnationsForgotten
     | ConfigsChanged
+    | AclsChanged
     | TenuresOpened
     | PartitionMoved
     | LossAccepted
@@ -305,6 +320,7 @@ RECORD_TYPES: Mapping[str, type[Record]] = {
         TopicsForgotten,
         IncarnationsForgotten,
         ConfigsChanged,
+        AclsChanged,
         TenuresOpened,
         PartitionMoved,
         LossAccepted,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tidelog.coordinator.cluster.records.acl_rules import AclFilter, AclRule, ResourcePattern
 
@@ -41,27 +41,33 @@ class AclTable:
     def changed(self, added: Iterable[AclRule], removed: Iterable[AclRule]) -> AclTable:
         """The table with some new rules and without some that it has."""
         by_resource = dict(self.by_resource)
-        count = self.count
-        copied: dict[ResourcePattern, dict[str, tuple[AclRule, ...]]] = {}
-
-        def own(resource: ResourcePattern) -> dict[str, tuple[AclRule, ...]]:
-            if resource not in copied:
-                by_resource[resource] = copied[resource] = dict(by_resource.get(resource, {}))
-            return copied[resource]
-
-        for rule in added:
-            by_principal = own(rule.resource)
-            by_principal[rule.principal] = (*by_principal.get(rule.principal, ()), rule)
-            count += 1
-        for rule in removed:
-            by_principal = own(rule.resource)
-            left = tuple([each for each in by_principal[rule.principal] if each != rule])
-            if left:
-                by_principal[rule.principal] = left
-            else:
-                del by_principal[rule.principal]
-            count -= 1
-        for resource, rest in copied.items():
-            if not rest:
+        news, gone = _grouped(added), _grouped(removed)
+        for resource in {**news, **gone}:
+            by_principal = dict(by_resource.get(resource, {}))
+            for principal, rules in news.get(resource, {}).items():
+                by_principal[principal] = (*by_principal.get(principal, ()), *rules)
+            for principal, lost in gone.get(resource, {}).items():
+                left = [rule for rule in by_principal[principal] if rule not in lost]
+                by_principal[principal] = tuple(left)
+            by_resource[resource] = {name: rules for name, rules in by_principal.items() if rules}
+            if not by_resource[resource]:
                 del by_resource[resource]
-        return AclTable(by_resource, count)
+        return AclTable(by_resource, self.count + _count(news) - _count(gone))
+
+
+_Groups: TypeAlias = dict[ResourcePattern, dict[str, dict[AclRule, None]]]
+"""Different rules by resource and principal, in their order."""
+
+
+def _grouped(rules: Iterable[AclRule]) -> _Groups:
+    groups: _Groups = {}
+    for rule in rules:
+        groups.setdefault(rule.resource, {}).setdefault(rule.principal, {})[rule] = None
+    return groups
+
+
+def _count(groups: _Groups) -> int:
+    return sum(len(rules) for by_name in groups.values() for rules in by_name.values())
+
+
+NO_RULES: Final = AclTable()

@@ -64,6 +64,7 @@ class Draft:
         self.retired = _Table(state.retired)
         self.deleted = _Table(state.deleted)
         self.overrides = _Table(state.overrides)
+        self.acls = state.acls
         self.next_producer_id = state.next_producer_id
         self.losses = state.losses
         self.lost_entries = state.lost_entries
@@ -80,6 +81,7 @@ class Draft:
             retired=self.retired.view,
             deleted=self.deleted.view,
             overrides=self.overrides.view,
+            acls=self.acls,
             next_producer_id=self.next_producer_id,
             losses=self.losses,
             lost_entries=self.lost_entries,

@@ -21,6 +21,7 @@ from tidelog.coordinator.cluster.records.topics import (
     collision_key,
     created_at,
 )
+from tidelog.coordinator.cluster.state.acl_table import NO_RULES, AclTable
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo, RetiredWal
 from tidelog.coordinator.cluster.state.transitions import extend
 from tidelog.identifiers import (
@@ -66,6 +67,8 @@ class ClusterState:
     each."""
     overrides: Mapping[tuple[ConfigScope, str], Mapping[str, str]] = field(default_factory=dict)
     """The overrides of brokers, the cluster and groups; a topic carries its own."""
+    acls: AclTable = NO_RULES
+    """The access control rules. The same object until they change."""
     next_producer_id: ProducerId = FIRST_PRODUCER_ID
     losses: tuple[LossAccepted, ...] = ()
     """The losses of records that operators accepted, in order; kept for ever."""

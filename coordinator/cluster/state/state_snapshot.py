@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from tidelog.coordinator.cluster.records.acl_rules import AclRule
 from tidelog.coordinator.cluster.records.codec import Json, Mismatch, from_json, to_json
 from tidelog.coordinator.cluster.records.documents import decode_document, encode_document
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
@@ -17,6 +19,7 @@ from tidelog.coordinator.cluster.records.records import (
     SlotRange,
 )
 from tidelog.coordinator.cluster.records.topics import Tenures, Topic, collision_key
+from tidelog.coordinator.cluster.state.acl_table import NO_RULES
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo, RetiredWal
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import CorruptObject
@@ -34,10 +37,15 @@ from tidelog.storage.object_store import Buffer
 from tidelog.wal.log.tenure import Tenure, TenureEnd
 
 SNAPSHOT_MAGIC = "tidelog.metadata.snapshot"
-SNAPSHOT_FORMAT = 5
-"""The newest format: it has `draining`. Only a state with a draining broker is written in it."""
-UNDRAINED_FORMAT = 4
+SNAPSHOT_FORMAT = 6
+"""The newest format that this Tidelog reads."""
+BASE_FORMAT = 4
 """Brokers have `rack` and `version`; tenures say where the one before ended."""
+FORMAT_OF_MEMBER: Mapping[str, int] = MappingProxyType({"draining": 5, "acls": 6})
+"""The members that a snapshot has only while they are not empty, and the formats that have them.
+
+So releases without such a member read the snapshots of clusters that do not use it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ class _Snapshot:
     losses: tuple[LossAccepted, ...] = ()
     lost_entries: tuple[EntryRange, ...] = ()
     draining: tuple[Epoch, ...] = ()
+    acls: tuple[AclRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +131,17 @@ def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
         losses=state.losses,
         lost_entries=state.lost_entries,
         draining=tuple([info.epoch for info in state.brokers.values() if info.draining]),
+        acls=tuple(state.acls),
     )
     topics = [_encode_topic(topic) for topic in state.topics.values()]
     body = {**to_json(snapshot), "topics": topics}
-    if snapshot.draining:
-        return encode_document(SNAPSHOT_MAGIC, SNAPSHOT_FORMAT, body)
-    # Brokers that know no drains can read it.
-    del body["draining"]
-    return encode_document(SNAPSHOT_MAGIC, UNDRAINED_FORMAT, body)
+    version = BASE_FORMAT
+    for member, since in FORMAT_OF_MEMBER.items():
+        if body[member]:
+            version = max(version, since)
+        else:
+            del body[member]
+    return encode_document(SNAPSHOT_MAGIC, version, body)
 
 
 def decode_snapshot(key: str, data: Buffer) -> ClusterState:
@@ -142,6 +154,8 @@ def decode_snapshot(key: str, data: Buffer) -> ClusterState:
         brokers = {each.epoch: _info_of(each, draining) for each in snapshot.brokers}
         if not draining <= {epoch for epoch, info in brokers.items() if not info.fenced}:
             raise Mismatch("it drains brokers that are not live")
+        if len(set(snapshot.acls)) != len(snapshot.acls):
+            raise Mismatch("it has a rule twice")
         retired = {
             each.epoch: RetiredWal(
                 Incarnation(each.broker_id, each.epoch), each.end_slot, each.damaged
@@ -164,6 +178,7 @@ def decode_snapshot(key: str, data: Buffer) -> ClusterState:
         live_epochs={info.broker_id: info.epoch for info in brokers.values() if not info.fenced},
         retired=retired,
         overrides={(each.scope, each.name): each.overrides for each in snapshot.overrides},
+        acls=NO_RULES.changed(snapshot.acls, ()),
         next_producer_id=snapshot.next_producer_id,
         deleted={each.topic_id: each.sequence for each in snapshot.deleted},
         checksum=snapshot.checksum,

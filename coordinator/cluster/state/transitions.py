@@ -11,6 +11,7 @@ from tidelog.coordinator.cluster.records.cluster_id import is_cluster_id
 from tidelog.coordinator.cluster.records.codec import INTEGER_MAX
 from tidelog.coordinator.cluster.records.records import (
     ALONE_VERSION,
+    AclsChanged,
     BrokerFenced,
     BrokerRegistered,
     ClusterCreated,
@@ -37,6 +38,7 @@ from tidelog.coordinator.cluster.records.topics import (
     collision_key,
     topic_name_fault,
 )
+from tidelog.coordinator.cluster.state.acl_table import ACL_RULES_MAX
 from tidelog.coordinator.cluster.state.draft import Draft, InvalidRecord
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo, RetiredWal
 from tidelog.identifiers import (
@@ -323,6 +325,28 @@ def _configs_changed(draft: Draft, record: ConfigsChanged) -> None:
         draft.overrides.drop(place)
 
 
+def _acls_changed(draft: Draft, record: AclsChanged) -> None:
+    known = draft.acls
+    for rule in record.deleted:
+        if rule not in known:
+            raise InvalidRecord(record, f"there is no rule {rule}")
+    for rule in record.created:
+        if fault := rule.fault():
+            raise InvalidRecord(record, fault)
+        if rule in known:
+            raise InvalidRecord(record, f"there is a rule {rule} already")
+    for rules in (record.created, record.deleted):
+        if len(set(rules)) != len(rules):
+            raise InvalidRecord(record, "it names a rule twice")
+    if known.count + len(record.created) > ACL_RULES_MAX:
+        raise InvalidRecord(
+            record,
+            f"the cluster has {known.count} rules and takes at most {ACL_RULES_MAX}; delete some,"
+            " or use prefixes and groups",
+        )
+    draft.acls = known.changed(record.created, record.deleted)
+
+
 def _tenures_opened(draft: Draft, record: TenuresOpened) -> None:
     for group in record.opened:
         topic = draft.topic(group.topic_id, record)
@@ -450,6 +474,7 @@ _TRANSITIONS: Mapping[type[Record], Callable[[Draft, Any], None]] = {
     TopicsForgotten: _topics_forgotten,
     IncarnationsForgotten: _incarnations_forgotten,
     ConfigsChanged: _configs_changed,
+    AclsChanged: _acls_changed,
     TenuresOpened: _tenures_opened,
     PartitionMoved: _partition_moved,
     LossAccepted: _loss_accepted,

@@ -10,10 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.unit.coordinator.cluster.acls import rule as acl
 from tidelog.coordinator.cluster.membership.takeover import successions
+from tidelog.coordinator.cluster.records.acl_rules import AclRule
 from tidelog.coordinator.cluster.records.bucket_format import new_cluster
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
+    AclsChanged,
     BrokerFenced,
     BrokerRegistered,
     DrainChanged,
@@ -64,6 +67,7 @@ class ClusterMachine(RuleBasedStateMachine):
         self.live: dict[int, int] = {}
         self.fenced: set[int] = set()
         self.draining: set[int] = set()
+        self.acls: set[AclRule] = set()
         self.retired: dict[int, int] = {}
         self.forgotten: set[int] = set()
         self.fates: dict[TopicId, TopicFate] = {}
@@ -125,6 +129,20 @@ class ClusterMachine(RuleBasedStateMachine):
         self.apply(self.author(choice), BrokerFenced(Epoch(epoch)))
         self.live = {broker_id: e for broker_id, e in self.live.items() if e != epoch}
         self.fenced.add(epoch)
+
+    @precondition(lambda self: self.live)
+    @rule(choice=CHOICE, which=st.integers(0, 3))
+    def change_acls(self, choice: int, which: int) -> None:
+        """A rule comes if it is not there, and goes if it is."""
+        each = acl("READ", f"t{which // 2}", principal=f"User:u{which % 2}")
+        if each in self.acls:
+            self.refused(self.author(choice), AclsChanged((each,)))
+            self.apply(self.author(choice), AclsChanged((), (each,)))
+            self.acls.discard(each)
+        else:
+            self.refused(self.author(choice), AclsChanged((), (each,)))
+            self.apply(self.author(choice), AclsChanged((each,)))
+            self.acls.add(each)
 
     @precondition(lambda self: self.live)
     @rule(choice=CHOICE, which=CHOICE, draining=st.booleans())
@@ -289,6 +307,8 @@ class ClusterMachine(RuleBasedStateMachine):
         takers = {info.epoch for info in state.takers()}
         assert takers == set(self.live.values()) - self.draining
         assert {info.epoch for info in state.brokers.values() if info.draining} == self.draining
+        assert set(state.acls) == self.acls
+        assert state.acls.count == len(self.acls)
         assert state.retired_ends == self.retired
         assert state.next_producer_id == self.ids_given
         assert {

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
+from tidelog.broker.authorization.authorizer import Authorizer
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import Services
@@ -19,7 +20,12 @@ from tidelog.broker.topics.auto_creations import AutoCreations
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records.records import BrokerFenced, BrokerRegistered, ConfigScope
+from tidelog.coordinator.cluster.records.records import (
+    BROKER_VERSION,
+    BrokerFenced,
+    BrokerRegistered,
+    ConfigScope,
+)
 from tidelog.coordinator.cluster.records.topics import Topic
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import SeededEntropy
@@ -103,6 +109,7 @@ class AdministeredBroker:
         self.turns = SliceTurns()
         self.auto_creations = AutoCreations()
         self.limits = LimitsMet(self.metrics.registry, self.clock)
+        self.authorizer: Authorizer | None = None
 
     @property
     def state(self) -> ClusterState:
@@ -151,7 +158,13 @@ async def new_broker(
     clock, entropy = SystemClock(), SeededEntropy(f"log {broker_id}")
     metadata = await MetadataLog.open(store, clock, entropy, create=True)
     process = ProcessIdentity("host", "boot", "namespace", broker_id, broker_id)
-    record = BrokerRegistered(BrokerId(broker_id), f"host{broker_id}", 9092 + broker_id, process)
+    record = BrokerRegistered(
+        BrokerId(broker_id),
+        f"host{broker_id}",
+        9092 + broker_id,
+        process,
+        version=BROKER_VERSION,
+    )
     epoch = Epoch(await metadata.append(None, lambda _: (record,)))
     return AdministeredBroker(
         metadata, Incarnation(BrokerId(broker_id), epoch), BrokerSettings.of(**settings)

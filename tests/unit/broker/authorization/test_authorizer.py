@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.broker.authorization.rules import rule, table_of
+from tests.unit.coordinator.cluster.acls import rule, table_of
 from tidelog.broker.authorization.authorizer import Authorizer, super_users
 from tidelog.broker.authorization.decisions import Ground
 from tidelog.coordinator.cluster.state.acl_table import AclTable

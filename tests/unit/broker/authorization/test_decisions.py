@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.broker.authorization.rules import rule, table_of
+from tests.unit.coordinator.cluster.acls import rule, table_of
 from tidelog.broker.authorization.decisions import Asker, Decision, Ground, decide, decide_for_any
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
 from tidelog.principal import Principal

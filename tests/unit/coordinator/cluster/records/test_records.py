@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.coordinator.cluster.acls import rule
 from tests.unit.coordinator.cluster.samples import (
     CLUSTER,
     DELAYS,
@@ -21,6 +22,7 @@ from tests.unit.coordinator.cluster.samples import (
 from tidelog.coordinator.cluster.records.documents import checksum_of
 from tidelog.coordinator.cluster.records.records import (
     RECORD_TYPES,
+    AclsChanged,
     BrokerFenced,
     BrokerRegistered,
     ConfigsChanged,
@@ -65,6 +67,7 @@ EVERY_RECORD: list[Record] = [
     TopicsForgotten((DELAYS,)),
     IncarnationsForgotten((Epoch(1), Epoch(3))),
     ConfigsChanged(ConfigScope.CLUSTER, "", {"message.max.bytes": "1000", "größe": "ja"}),
+    AclsChanged((rule("READ", "flights"), rule("ALL", "*", deny=True)), (rule("WRITE", "größe"),)),
     TenuresOpened((OpenedTenures(FLIGHTS, LeaderEpoch(3), (0, 2)),)),
     PartitionMoved(FLIGHTS, 1, Epoch(1), "handover/abc"),
     PartitionMoved(FLIGHTS, 1, Epoch(1), None, LeaderEpoch(0), TenureEnd(Slot(7), 12)),

@@ -177,6 +177,6 @@ def test_tenures_that_make_no_sense_are_named(tenures: Any, why: str) -> None:
 
 
 def test_a_newer_format_is_refused_with_both_versions() -> None:
-    data = rewritten(encode_snapshot(harbour(), 5), {"format": 6})
-    with pytest.raises(UnsupportedFormat, match=r"version 6.*up to version 5"):
+    data = rewritten(encode_snapshot(harbour(), 5), {"format": 7})
+    with pytest.raises(UnsupportedFormat, match=r"version 7.*up to version 6"):
         decode_snapshot(KEY, data)
