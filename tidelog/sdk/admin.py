@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from tidelog.client.transactions.admin import describe_transaction, list_transac
 from tidelog.clock import SystemClock
 from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.network import SocketNetwork
-from tidelog.sdk.connecting import made, repeated
+from tidelog.sdk.connecting import completed, made, repeated
 from tidelog.sdk.errors import RetriableError, translated
 from tidelog.sdk.settings import admin_configuration
 
@@ -230,7 +229,7 @@ class Admin:
             async with Client(SocketNetwork(), SystemClock(), addresses, settings) as client:
                 return await ask(client)
 
-        return asyncio.run(run())
+        return completed(run)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import confluent_kafka
@@ -55,3 +57,13 @@ def repeated(
                 raise failure from error
         if between is not None:
             between()
+
+
+def completed(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """The result of asynchronous work, also within a running event loop, as notebooks have one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    with ThreadPoolExecutor(1, "tidelog-work") as thread:
+        return thread.submit(lambda: asyncio.run(work())).result()

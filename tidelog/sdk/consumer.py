@@ -93,19 +93,32 @@ class Consumer:
 
         Raises NotDeserializable, KafkaRequestError.
         """
-        self._given.clear()
         if not self._fetched:
-            self._fetch(timeout)
-        return next(self._taken(1), None)
+            self.fetch(timeout)
+        return self.take_one()
 
     def batch(self, records_max: int | None = None, timeout: float = 1.0) -> list[Message]:
         """Up to `records_max` messages that are there; waits up to `timeout` seconds for the first.
 
         All of them count as consumed when the next ones are asked for.
         """
-        self._given.clear()
         if not self._fetched:
-            self._fetch(timeout)
+            self.fetch(timeout)
+        return self.take(records_max)
+
+    @property
+    def has_fetched(self) -> bool:
+        """Whether messages are there that were not given out."""
+        return bool(self._fetched)
+
+    def take_one(self) -> Message | None:
+        """The next message of those that are there, or None. Does not wait."""
+        self._given.clear()
+        return next(self._taken(1), None)
+
+    def take(self, records_max: int | None = None) -> list[Message]:
+        """Up to `records_max` messages of those that are there. Does not wait."""
+        self._given.clear()
         return list(self._taken(records_max or self._records_max))
 
     def to_end(self) -> Iterator[Message]:
@@ -114,6 +127,15 @@ class Consumer:
         The end is the last stable offset, or the high watermark with `read_uncommitted`. While
         other partitions are read, a partition also gives out messages that arrive behind its end.
         """
+        self.find_ends()
+        while self.is_before_ends:
+            message = self.poll(STEP_SECONDS)
+            if message is not None:
+                self.reach(message)
+                yield message
+
+    def find_ends(self) -> None:
+        """Ask for the present ends of the partitions, for `to_end`. Raises Refused."""
         if self.group is not None:
             raise Refused(
                 "to_end: the partitions of a group's member change; leave the group out to read to"
@@ -128,11 +150,15 @@ class Consumer:
         self._ends = {
             place: end for place, end in ends.items() if self._first_of(place, starts) < end
         }
-        while self._ends:
-            message = self.poll(STEP_SECONDS)
-            if message is not None:
-                self._reach(_Place(message.topic, message.partition), message.offset + 1)
-                yield message
+
+    @property
+    def is_before_ends(self) -> bool:
+        """Whether a partition has not come to the end that `find_ends` found."""
+        return bool(self._ends)
+
+    def reach(self, message: Message) -> None:
+        """Note that `to_end` gives a message out."""
+        self._reach(_Place(message.topic, message.partition), message.offset + 1)
 
     def commit(self, *, wait: bool = True) -> None:
         """Commit the position behind the last message that was given out.
@@ -200,6 +226,10 @@ class Consumer:
                 committed[place] = _Position(each.offset, each.leader_epoch)
         self._seek(committed)
 
+    def take_back(self) -> None:
+        """The messages of the last call do not count as consumed: they were not processed."""
+        self._consumed |= self._given
+
     def close(self) -> None:
         """Leave the group. With `enable.auto.commit` commit what was given out."""
         if self._is_closed:
@@ -218,13 +248,17 @@ class Consumer:
         traceback: TracebackType | None,
     ) -> None:
         if error is not None:
-            self._consumed |= self._given
+            self.take_back()
         self.close()
 
-    def _fetch(self, timeout: float) -> None:
-        """Wait for messages; take those that are there."""
+    def fetch(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for messages, and keep those that are there.
+
+        The messages of the last call count as consumed.
+        """
         if self._is_closed:
             raise Refused("the consumer is closed")
+        self._given.clear()
         self._store()
         deadline = CLOCK.monotonic() + timeout
         left = timeout

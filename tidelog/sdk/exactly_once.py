@@ -40,7 +40,7 @@ def exactly_once(
 
     Raises InvalidConfiguration, ProducerFencedError, FatalError.
     """
-    _check(source, sink)
+    check(source, sink.transactional_id)
     # Before the first read: a predecessor's transaction must have ended, with its offsets.
     sink.init_transactions()
     try:
@@ -62,7 +62,8 @@ def exactly_once(
             raise
 
 
-def _check(source: Consumer, sink: Producer) -> None:
+def check(source: Consumer, transactional_id: str | None) -> None:
+    """Raises InvalidConfiguration if the clients cannot do it exactly once."""
     if source.group is None:
         raise InvalidConfiguration(
             'exactly_once: the source needs a group, which keeps its offsets; give group="..."'
@@ -77,7 +78,7 @@ def _check(source: Consumer, sink: Producer) -> None:
             "exactly_once: isolation.level=read_uncommitted would pass on what is aborted; leave"
             " it out"
         )
-    if sink.transactional_id is None:
+    if transactional_id is None:
         raise InvalidConfiguration(
             'exactly_once: the sink needs transactional_id="...", stable over restarts'
         )
@@ -89,12 +90,13 @@ def _send_batch(
     with sink.transaction() as transaction:
         for message in batch:
             made = transform(message)
-            for each in _messages(made):
+            for each in messages_of(made):
                 sink.send(*each)
         transaction.send_offsets(source)
 
 
-def _messages(made: NewMessage | Iterable[NewMessage] | None) -> Iterable[NewMessage]:
+def messages_of(made: NewMessage | Iterable[NewMessage] | None) -> Iterable[NewMessage]:
+    """What a transform has made, as messages."""
     if made is None:
         return ()
     return (made,) if isinstance(made, NewMessage) else made

@@ -26,6 +26,7 @@ from tidelog.identifiers import TopicPartition
 from tidelog.offload import ThreadOffload
 from tidelog.records.parse.row_arrays import integers_of
 from tidelog.records.row_columns import MICROSECONDS_PER_MILLISECOND, ROW_SCHEMA
+from tidelog.sdk.connecting import completed
 from tidelog.storage.stores.location import open_reader
 from tidelog.storage.superseded import Looks
 
@@ -105,7 +106,7 @@ class Table:
                 offload.close()
                 await store.close()
 
-        return asyncio.run(run())
+        return completed(run)
 
     def to_pandas(self, **selection: Unpack[Selection]) -> pandas.DataFrame:
         """The rows as a DataFrame of pandas. Raises as `to_arrow` does."""

@@ -28,13 +28,13 @@ from tidelog.sdk.errors import (
 
 if TYPE_CHECKING:
     from tidelog.sdk.consumer import Consumer
-    from tidelog.sdk.producer import Producer
 
 PAUSE_SECONDS = 0.05
 
 
 class _State(Enum):
     NEW = "not initialised"
+    STARTING = "the start is not answered"
     READY = "ready"
     OPEN = "open"
     COMMITTING = "the commit is not answered"
@@ -53,6 +53,7 @@ class TransactionEnds:
         self._block_ms_max = block_ms_max
         self._state = _State.NEW
         self._death: FatalError | None = None
+        self._gives_up = False
 
     @property
     def is_open(self) -> bool:
@@ -67,7 +68,8 @@ class TransactionEnds:
     def initialise(self) -> None:
         """Once: take the transactional id over."""
         self.check_alive()
-        if self._state is _State.NEW:
+        if self._state in (_State.NEW, _State.STARTING):
+            self._state = _State.STARTING
             self._ask(self._client.init_transactions, "start", self._block_ms_max)
             self._state = _State.READY
 
@@ -107,8 +109,8 @@ class TransactionEnds:
             self._ask(self._client.commit_transaction, "commit", block_ms)
         except RetriableError as failure:
             raise CommitOutcomeUnknown(
-                f"{self._name}: the commit is not answered after {timeout} s. It may have"
-                " succeeded: repeat it with resume_commit(), never send the messages again",
+                f"{self._name}: the commit is not answered{_after(timeout)}. It may have succeeded:"
+                " repeat it with resume_commit(), never send the messages again",
                 failure.name,
             ) from failure
         except AbortableError:
@@ -132,6 +134,22 @@ class TransactionEnds:
 
         self._ask(send, "offsets", self._block_ms_max)
 
+    def serve(self, seconds: float) -> None:
+        """Serve delivery reports. The next call tells of a fatal error."""
+        try:
+            self._client.poll(seconds)
+        except confluent_kafka.KafkaException as error:
+            self._failure(error, "producer")
+
+    def give_back(self) -> None:
+        """A transaction that has begun has no user any more: the next begin aborts it first."""
+        if self._state is _State.OPEN:
+            self._state = _State.ABORTING
+
+    def give_up(self) -> None:
+        """From another thread: let a call that is repeated fail as if its time was over."""
+        self._gives_up = True
+
     def died(self, failure: FatalError) -> FatalError:
         """The first fatal error; the later ones are its consequences."""
         if self._death is None:
@@ -141,13 +159,15 @@ class TransactionEnds:
 
     def _ask(self, call: Callable[[float], object], what: str, block_ms_max: int | None) -> None:
         """Repeat a call that is safe to repeat, and serve delivery reports meanwhile."""
+        named = f"{self._name}: {what}"
+
+        def between() -> None:
+            if self._gives_up:
+                raise RetriableError(f"{named}: not answered; the producer is closed")
+            self.serve(PAUSE_SECONDS)
+
         try:
-            repeated(
-                call,
-                f"{self._name}: {what}",
-                block_ms_max,
-                lambda: self._client.poll(PAUSE_SECONDS),
-            )
+            repeated(call, named, block_ms_max, between)
         except FatalError as failure:
             raise self.died(failure) from failure.__cause__
 
@@ -165,11 +185,14 @@ class Transaction:
     """`with producer.transaction():` commits, and aborts on an exception."""
 
     def __init__(
-        self, producer: Producer, ends: TransactionEnds, commit_timeout: float | None
+        self,
+        ends: TransactionEnds,
+        commit_timeout: float | None,
+        forget_failures: Callable[[], None],
     ) -> None:
-        self._producer = producer
         self._ends = ends
         self._commit_timeout = commit_timeout
+        self._forget_failures = forget_failures
 
     def send_offsets(self, source: Consumer) -> None:
         """Commit the consumer's position in its group with this transaction.
@@ -201,13 +224,22 @@ class Transaction:
                 return
             self._abort(error)
         finally:
-            self._producer.forget_failures()
+            self._forget_failures()
 
     def _abort(self, error: BaseException) -> None:
         """The error of the block goes on, unless the producer is fenced."""
         try:
             self._ends.abort()
-        except FatalError as failure:
-            raise failure from error
         except KafkaRequestError as failure:
-            error.add_note(f"the transaction is not aborted yet: {failure}")
+            tell_of_failed_abort(failure, error)
+
+
+def tell_of_failed_abort(failure: KafkaRequestError, error: BaseException) -> None:
+    """Note on the block's error that the abort failed. Raises a fatal failure."""
+    if isinstance(failure, FatalError):
+        raise failure from error
+    error.add_note(f"the transaction is not aborted yet: {failure}")
+
+
+def _after(timeout: float | None) -> str:
+    return "" if timeout is None else f" after {timeout} s"

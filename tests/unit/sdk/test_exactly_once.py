@@ -126,7 +126,7 @@ def test_a_worker_that_is_interrupted_while_it_commits_goes_on(
         return Interrupted(configuration, when_done=when_done)
 
     with monkeypatch.context() as patched:
-        patched.setattr("tidelog.sdk.producer.made", made)
+        patched.setattr("tidelog.sdk.sender.made", made)
         worker = Worker(shared, source, sink, f"interrupted-{when_done}")
     with pytest.raises(KeyboardInterrupt):
         worker.run(lambda: False)

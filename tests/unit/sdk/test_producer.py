@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from tidelog.errors import Refused
@@ -128,6 +130,36 @@ def test_the_older_of_two_producers_is_fenced_and_stays_so(shared: Broker) -> No
     old.close()
     new.close()
     assert values(shared, topic) == [b"old", b"new"]
+
+
+def test_a_producer_that_is_fenced_while_it_waits_says_so(shared: Broker) -> None:
+    topic = shared.topic()
+
+    def send(producer: Producer) -> None:
+        with producer.transaction():
+            for _ in range(3):
+                with contextlib.suppress(DeliveryError):
+                    producer.send(topic, "zombie").result(30)
+
+    old = Producer(shared.bootstrap, transactional_id="fenced-waiting")
+    with old.transaction():
+        old.send(topic, "old")
+    with Producer(shared.bootstrap, transactional_id="fenced-waiting") as new:
+        new.init_transactions()
+        with pytest.raises(ProducerFencedError):
+            send(old)
+    old.close()
+    assert values(shared, topic) == [b"old"]
+
+
+def test_a_producer_that_could_not_start_closes(broker: Broker) -> None:
+    bootstrap = broker.bootstrap
+    broker.kill()
+    with (
+        Producer(bootstrap, transactional_id="unstarted", max_block_ms=0) as producer,
+        pytest.raises(RetriableError, match="start"),
+    ):
+        producer.init_transactions()
 
 
 def test_transactions_are_used_as_kafka_says(shared: Broker) -> None:

@@ -1,0 +1,298 @@
+"""Transactions of the asyncio producer: cancelled in every place, they are whole or not there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from tests.unit.sdk.test_producer import values
+from tidelog.aio.producer import Producer
+from tidelog.errors import Refused
+from tidelog.sdk.errors import (
+    AbortableError,
+    CommitOutcomeUnknown,
+    ProducerFencedError,
+    RetriableError,
+)
+from tidelog.testing.broker import Broker
+
+
+class HeldClient:
+    """A client of librdkafka whose commits wait until the test lets them go."""
+
+    def __init__(self, configuration: dict[str, Any]) -> None:
+        self._client = confluent_kafka.Producer(configuration)
+        self.asked = threading.Event()
+        self.go = threading.Event()
+        self.commits = 0
+        self.failure: confluent_kafka.KafkaException | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def __len__(self) -> int:
+        return len(self._client)
+
+    def commit_transaction(self, timeout: float) -> None:
+        self.asked.set()
+        self.go.wait()
+        self.commits += 1
+        if self.failure is not None:
+            raise self.failure
+        self._client.commit_transaction(timeout)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[HeldClient]:
+    """The clients of the producers that the test makes."""
+    clients: list[HeldClient] = []
+
+    def make(_: object, configuration: dict[str, Any]) -> HeldClient:
+        clients.append(HeldClient(configuration))
+        return clients[-1]
+
+    monkeypatch.setattr("tidelog.sdk.sender.made", make)
+    return clients
+
+
+async def send_all(producer: Producer, topic: str, *sent: str) -> None:
+    async with producer.transaction():
+        for value in sent:
+            await producer.send(topic, value)
+
+
+async def cancel_in_commit(producer: Producer, client: HeldClient, topic: str) -> None:
+    """A transaction whose task is cancelled while the commit is asked for."""
+    task = asyncio.create_task(send_all(producer, topic, "a", "b"))
+    await asyncio.to_thread(client.asked.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_transaction_commits_and_an_exception_aborts_it(shared: Broker) -> None:
+    topic = shared.topic()
+
+    async def fail(producer: Producer) -> None:
+        async with producer.transaction():
+            await producer.send(topic, "dropped")
+            raise KeyError
+
+    async def run() -> None:
+        async with Producer(shared.bootstrap, transactional_id="aio-commits") as producer:
+            await send_all(producer, topic, "kept")
+            with pytest.raises(KeyError):
+                await fail(producer)
+            await send_all(producer, topic, "kept again")
+
+    asyncio.run(run())
+    assert values(shared, topic) == [b"kept", b"kept again"]
+
+
+def test_a_task_that_is_cancelled_in_the_block_aborts(shared: Broker) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        async with Producer(shared.bootstrap, transactional_id="aio-block") as producer:
+            sent = asyncio.Event()
+
+            async def work() -> None:
+                async with producer.transaction():
+                    await producer.send(topic, "dropped")
+                    sent.set()
+                    await asyncio.Event().wait()
+
+            task = asyncio.create_task(work())
+            await sent.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await send_all(producer, topic, "kept")
+
+    asyncio.run(run())
+    assert values(shared, topic) == [b"kept"]
+
+
+def test_a_commit_goes_on_when_its_task_is_cancelled_and_is_told_later(
+    shared: Broker, held: list[HeldClient]
+) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        async with Producer(shared.bootstrap, transactional_id="aio-cancelled") as producer:
+            (client,) = held
+            await cancel_in_commit(producer, client, topic)
+            client.go.set()
+            await producer.resume_commit()
+            assert client.commits == 1
+            await send_all(producer, topic, "c")
+
+    asyncio.run(run())
+    assert values(shared, topic) == [b"a", b"b", b"c"]
+
+
+def test_the_next_transaction_waits_for_the_commit_that_goes_on(
+    shared: Broker, held: list[HeldClient]
+) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        async with Producer(shared.bootstrap, transactional_id="aio-next") as producer:
+            (client,) = held
+            await cancel_in_commit(producer, client, topic)
+            following = asyncio.create_task(send_all(producer, topic, "c"))
+            await asyncio.sleep(0)
+            client.go.set()
+            await following
+
+    asyncio.run(run())
+    assert values(shared, topic) == [b"a", b"b", b"c"]
+
+
+def test_a_commit_that_fails_after_its_task_was_cancelled_is_told_later(
+    shared: Broker, held: list[HeldClient]
+) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        async with Producer(shared.bootstrap, transactional_id="aio-failed") as producer:
+            (client,) = held
+            client.failure = confluent_kafka.KafkaException(
+                confluent_kafka.KafkaError(
+                    confluent_kafka.KafkaError.INVALID_TXN_STATE, txn_requires_abort=True
+                )
+            )
+            await cancel_in_commit(producer, client, topic)
+            client.go.set()
+            with pytest.raises(AbortableError):
+                await producer.resume_commit()
+            client.failure = None
+            await send_all(producer, topic, "again")
+
+    asyncio.run(run())
+    assert values(shared, topic) == [b"again"]
+
+
+def test_close_waits_for_the_commit_that_goes_on(shared: Broker, held: list[HeldClient]) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        producer = Producer(shared.bootstrap, transactional_id="aio-close")
+        (client,) = held
+        await cancel_in_commit(producer, client, topic)
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0)
+        client.go.set()
+        await closing
+
+    asyncio.run(run())
+    assert values(shared, topic) == [b"a", b"b"]
+
+
+def test_close_ends_without_the_broker_and_says_that_the_outcome_is_unknown(
+    broker: Broker, held: list[HeldClient]
+) -> None:
+    topic = broker.topic()
+
+    async def run() -> None:
+        producer = Producer(broker.bootstrap, transactional_id="aio-doubt", max_block_ms=1000)
+        (client,) = held
+        await cancel_in_commit(producer, client, topic)
+        await asyncio.to_thread(broker.kill)
+        client.go.set()
+        with pytest.raises(CommitOutcomeUnknown, match="never send"):
+            await producer.close()
+
+    asyncio.run(run())
+
+
+def test_a_commit_whose_answer_is_lost_is_repeated_and_not_aborted(broker: Broker) -> None:
+    topic = broker.topic()
+
+    async def lose(producer: Producer) -> None:
+        async with producer.transaction(commit_timeout=0.1):
+            await producer.send(topic, "first")
+            await producer.flush(30)
+            await asyncio.to_thread(broker.kill)
+
+    async def run() -> None:
+        async with Producer(broker.bootstrap, transactional_id="aio-lost") as producer:
+            with pytest.raises(CommitOutcomeUnknown, match="resume_commit"):
+                await lose(producer)
+            await asyncio.to_thread(broker.start)
+            await producer.resume_commit()
+            await send_all(producer, topic, "second")
+
+    asyncio.run(run())
+    assert values(broker, topic) == [b"first", b"second"]
+
+
+def test_a_task_that_is_cancelled_while_it_begins_leaves_no_open_transaction(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        async with Producer(shared.bootstrap, transactional_id="aio-begin") as producer:
+            await producer.init_transactions()
+            task = asyncio.create_task(send_all(producer, topic, "dropped"))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await send_all(producer, topic, "kept")
+
+    asyncio.run(run())
+    assert values(shared, topic) == [b"kept"]
+
+
+def test_the_older_of_two_producers_is_fenced(shared: Broker) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        old = Producer(shared.bootstrap, transactional_id="aio-same")
+        await send_all(old, topic, "old")
+        async with Producer(shared.bootstrap, transactional_id="aio-same") as new:
+            await new.init_transactions()
+            for _ in range(2):
+                with pytest.raises(ProducerFencedError):
+                    await send_all(old, topic, "zombie")
+            await send_all(new, topic, "new")
+        await old.close()
+
+    asyncio.run(run())
+    assert values(shared, topic) == [b"old", b"new"]
+
+
+def test_transactions_are_used_as_kafka_says(shared: Broker) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        async with Producer(shared.bootstrap) as plain:
+            with pytest.raises(Refused, match="transactional_id"):
+                plain.transaction()
+        async with Producer(shared.bootstrap, transactional_id="aio-rules") as producer:
+            with pytest.raises(Refused, match="within"):
+                await producer.send(topic, "outside")
+            async with producer.transaction():
+                with pytest.raises(Refused, match="one at a time"):
+                    await send_all(producer, topic, "nested")
+
+    asyncio.run(run())
+    assert values(shared, topic) == []
+
+
+def test_without_a_broker_a_start_ends_at_its_limit(broker: Broker) -> None:
+    bootstrap = broker.bootstrap
+    broker.kill()
+
+    async def run() -> None:
+        async with Producer(bootstrap, transactional_id="aio-none", max_block_ms=0) as producer:
+            with pytest.raises(RetriableError, match="start"):
+                await producer.init_transactions()
+
+    asyncio.run(run())

@@ -1,0 +1,62 @@
+"""A client's blocking calls, one after the other in a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from tidelog.sdk.connecting import logger
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class BlockingCalls:
+    """Runs blocking calls. A call goes on if the task that waits for it is cancelled.
+
+    The next call begins after it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(1, name)
+        self._newest: asyncio.Future[Any] | None = None
+
+    def begin(
+        self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
+    ) -> asyncio.Future[T]:
+        """The outcome of a call that begins when those before it have ended."""
+        loop = asyncio.get_running_loop()
+        made = loop.run_in_executor(self._executor, lambda: function(*arguments, **named))
+        self._newest = made
+        return made
+
+    async def run(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """A call's result. If the task is cancelled, the log tells of the call's failure."""
+        begun = self.begin(function, *arguments, **named)
+        try:
+            return await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            begun.add_done_callback(_log_failure)
+            raise
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call runs."""
+        return self._newest is None or self._newest.done()
+
+    async def idle(self) -> None:
+        """Wait for calls whose tasks were cancelled. Their results are dropped."""
+        if self._newest is not None:
+            await asyncio.wait([self._newest])
+
+    def close(self) -> None:
+        """The thread ends after its last call."""
+        self._executor.shutdown(wait=False)
+
+
+def _log_failure(ended: asyncio.Future[Any]) -> None:
+    failure = ended.exception()
+    if failure is not None:
+        logger.warning("a cancelled task's call failed", extra={"reason": str(failure)})

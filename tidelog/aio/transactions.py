@@ -1,0 +1,158 @@
+"""A transaction of an asyncio producer, and how it ends.
+
+`tidelog.sdk.transactions` decides and repeats; here it runs in a thread. A task that is cancelled
+while its commit runs leaves the commit to the thread: the decision stays one and the same, and the
+next call of the producer tells it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+from tidelog.aio.calls import BlockingCalls
+from tidelog.aio.consumer import Consumer
+from tidelog.errors import Refused
+from tidelog.sdk.errors import KafkaRequestError
+from tidelog.sdk.transactions import TransactionEnds, tell_of_failed_abort
+
+
+class TransactionCalls:
+    """Begins and ends one producer's transactions in the thread of its blocking calls."""
+
+    def __init__(
+        self, ends: TransactionEnds, calls: BlockingCalls, forget_failures: Callable[[], None]
+    ) -> None:
+        self._ends = ends
+        self._calls = calls
+        self._forget_failures = forget_failures
+        self._commit: asyncio.Future[None] | None = None
+        """A commit whose outcome no task has got."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages belong to a transaction now."""
+        return self._ends.is_open
+
+    def check_alive(self) -> None:
+        """Raises the error after which the producer is of no use."""
+        self._ends.check_alive()
+
+    async def initialise(self) -> None:
+        """Once: take the transactional id over."""
+        await self._calls.run(self._ends.initialise)
+
+    async def begin(self) -> None:
+        """Open a transaction, after the end of the one before."""
+        await self._commit_outcome()
+        begun = self._calls.begin(self._ends.begin)
+        try:
+            await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            self._calls.begin(self._ends.give_back)
+            raise
+
+    async def settle(self) -> None:
+        """The outcome of a commit that goes on, or that was not answered."""
+        await self._commit_outcome()
+        await self._calls.run(self._ends.settle)
+
+    async def commit(self, timeout: float | None) -> None:
+        """Commit, or abort where it cannot be committed. Raises CommitOutcomeUnknown."""
+        self._commit = self._calls.begin(self._end_with_commit, timeout)
+        await self._commit_outcome()
+
+    async def abort(self) -> None:
+        """Abort. RetriableError after `max.block.ms`: the next transaction repeats it first."""
+        try:
+            await self._calls.run(self._ends.abort)
+        finally:
+            self._forget_failures()
+
+    async def send_offsets(self, source: Consumer) -> None:
+        """Let the consumer's position be committed with the transaction."""
+        offsets, group = source.transaction_offsets()
+        await self._calls.run(self._ends.send_offsets, offsets, group)
+
+    async def close(self, timeout: float) -> None:
+        """Abort an open transaction; wait for a commit that goes on."""
+        if self._commit is not None:
+            await asyncio.wait([self._commit], timeout=timeout)
+            if not self._commit.done():
+                self._ends.give_up()
+            await self._commit_outcome()
+        elif self._ends.is_open:
+            await self.abort()
+
+    def _end_with_commit(self, timeout: float | None) -> None:
+        try:
+            self._ends.commit(timeout)
+        finally:
+            self._forget_failures()
+
+    async def _commit_outcome(self) -> None:
+        """Wait for a commit that runs, and raise what it raises."""
+        commit = self._commit
+        if commit is None:
+            return
+        # If the task is cancelled here, also when the commit is just done, the outcome stays.
+        await asyncio.wait([commit])
+        self._commit = None
+        commit.result()
+
+
+class Transaction:
+    """`async with producer.transaction():` commits, and aborts on an exception."""
+
+    def __init__(
+        self,
+        calls: TransactionCalls,
+        commit_timeout: float | None,
+        delivered: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._calls = calls
+        self._commit_timeout = commit_timeout
+        self._delivered = delivered
+
+    async def send_offsets(self, source: Consumer) -> None:
+        """Commit the consumer's position in its group with this transaction.
+
+        The position is behind the last message that the consumer has given out. Raises
+        AbortableError if the partitions belong to another member by now.
+        """
+        if not self._calls.is_open:
+            raise Refused("send_offsets: the transaction has ended")
+        await self._calls.send_offsets(source)
+
+    async def __aenter__(self) -> Transaction:
+        await self._calls.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._calls.is_open:
+            # Fenced within the block, which perhaps suppressed the error: nothing is committed.
+            self._calls.check_alive()
+            return
+        if error is not None:
+            await self._abort(error)
+            return
+        try:
+            # The loop serves the delivery reports, which cost the commit's thread much more.
+            await self._delivered()
+        except asyncio.CancelledError as cancelled:
+            await self._abort(cancelled)
+            raise
+        await self._calls.commit(self._commit_timeout)
+
+    async def _abort(self, error: BaseException) -> None:
+        """The error of the block goes on, unless the producer is fenced."""
+        try:
+            await self._calls.abort()
+        except KafkaRequestError as failure:
+            tell_of_failed_abort(failure, error)
