@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tidelog.broker.settings.listeners import BoundListener
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.leases import NO_PROGRESS, WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
@@ -38,7 +39,7 @@ class ReportedProgress:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A registered incarnation, with the addresses that it registered."""
+    """A registered incarnation, with the listeners that it registered."""
 
     metadata: MetadataLog
     renewal: ViewRenewal
@@ -46,9 +47,18 @@ class Membership:
     lease: LeaseKeeper
     fence: OwnFence
     progress: ReportedProgress
-    advertised: tuple[str, int]
-    listening: tuple[str, int]
+    listeners: tuple[BoundListener, ...]
     clock: Clock
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """The first listener's address for clients."""
+        return self.listeners[0].advertised
+
+    @property
+    def listening(self) -> tuple[str, int]:
+        """The first listener's own address."""
+        return self.listeners[0].listening
 
     def state(self) -> ClusterState:
         """The cluster as this broker knows it."""

@@ -23,12 +23,12 @@ from tidelog.broker.running import (
     Fairness,
 )
 from tidelog.broker.settings import layers as layer_settings
+from tidelog.broker.settings.listeners import configured_listeners
 from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.tables.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.network import Network
 from tidelog.storage.stores.probe import probe
 
 
@@ -45,7 +45,10 @@ class OpenedCluster:
     limits: LimitsMet
     reads: ReadPath
     fairness: Fairness
-    address: ReservedAddress
+    addresses: tuple[ReservedAddress, ...]
+    """One for each listener."""
+    inter_broker: str
+    """The listener by which brokers reach each other."""
 
 
 async def open_cluster(
@@ -58,6 +61,9 @@ async def open_cluster(
     configured = options.settings
     # A process with too few descriptors is refused before it makes a bucket a cluster.
     descriptors = descriptors_left(configured, options.descriptors_max)
+    listeners = configured_listeners(
+        configured, options.listen, options.advertise, options.own_host
+    )
     ages = SegmentAges(configured.integer("log.delete.grace.ms") / 1000)
     environment = replace(
         environment, store=SegmentAgingStore(environment.store, environment.clock, ages)
@@ -75,21 +81,27 @@ async def open_cluster(
     closing.push_async_callback(metadata.close)
     settings = LiveSettings(configured, lambda: metadata.state)
     settings.renew()
-    address = await _reserve(options, environment.network)
+    addresses = []
+    for config in listeners.all:
+        addresses.append(await ReservedAddress.of(environment.network, config))
+        closing.push_async_callback(addresses[-1].close)
     reads = ReadPath(environment, configured)
     closing.push_async_callback(reads.close)
-    closing.push_async_callback(address.close)
     fairness = Fairness(
         SliceTurns(),
         AnswerMemory(configured.integer("queued.max.answer.bytes")),
         ConnectionLimits(settings.now, descriptors),
     )
     return OpenedCluster(
-        options, environment, metrics, metadata, settings, ages, limits, reads, fairness, address
+        options,
+        environment,
+        metrics,
+        metadata,
+        settings,
+        ages,
+        limits,
+        reads,
+        fairness,
+        tuple(addresses),
+        listeners.inter_broker,
     )
-
-
-async def _reserve(options: BrokerOptions, network: Network) -> ReservedAddress:
-    if options.listen is None:
-        return await ReservedAddress.take_default(network)
-    return await ReservedAddress.take(network, *options.listen)

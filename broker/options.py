@@ -18,9 +18,12 @@ class BrokerOptions:
     broker_id: BrokerId | None
     """None: the lowest free one."""
     listen: tuple[str, int] | None
-    """None: the first free port on loopback from Kafka's on."""
+    """The only listener's address, unless `listeners` is set. None: the first free port on loopback
+    from Kafka's on."""
     advertise: tuple[str, int] | None = None
     """The address for clients; None: the listening address."""
+    own_host: str = ""
+    """The machine's name, which clients of a listener on all interfaces are told."""
     process: ProcessIdentity
     is_running: Callable[[ProcessIdentity], bool | None]
     """Whether a process runs; None if this machine cannot tell."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidelog.broker.append.appender import Appender
 from tidelog.broker.append.write_path import WritePath
 from tidelog.broker.dispatch.dispatcher import Dispatcher
@@ -52,8 +54,7 @@ def new_services(
         membership.renewal,
         incarnation,
         entropy,
-        membership.advertised,
-        membership.listening,
+        membership.listeners,
         environment.store.url,
         writes.partitions,
         tables.tables,
@@ -113,12 +114,12 @@ def _fetch_sessions(environment: BrokerEnvironment, live: LiveSettings) -> Fetch
 
 
 def new_server(
-    services: Services, appender: Appender, fairness: Fairness, address: ReservedAddress
+    services: Services, appender: Appender, fairness: Fairness, addresses: Sequence[ReservedAddress]
 ) -> KafkaServer:
     """A server that does not accept connections yet."""
     elements_max = services.settings.integer("long.requests.elements.max")
     long_requests = LongRequests(fairness.turns, elements_max)
     dispatcher = Dispatcher(HANDLERS, services.metrics, fairness.turns, long_requests)
     return KafkaServer(
-        services, dispatcher, fairness.answers, fairness.connections, appender.lost, address
+        services, dispatcher, fairness.answers, fairness.connections, appender.lost, addresses
     )

@@ -42,6 +42,7 @@ from tidelog.broker.running import (
     TopicTables,
 )
 from tidelog.broker.serving import new_server, new_services
+from tidelog.broker.settings.listeners import BoundListener
 from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.broker.telemetry.fault_log import FaultLog
@@ -58,7 +59,8 @@ from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, Own
 from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
 from tidelog.coordinator.cluster.membership.registration import register
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
-from tidelog.coordinator.cluster.records.records import ConfigsChanged, Record
+from tidelog.coordinator.cluster.records.records import ConfigsChanged, Endpoint, Record
+from tidelog.coordinator.cluster.state.incarnations import PLAIN_LISTENER
 from tidelog.identifiers import TopicPartition
 from tidelog.wal.log.image import PartitionImage
 
@@ -123,7 +125,7 @@ async def startup(
         coordination,
         ownership,
     )
-    server = new_server(services, writes.appender, opened.fairness, opened.address)
+    server = new_server(services, writes.appender, opened.fairness, opened.addresses)
     closing.push_async_callback(server.abort)
     running = RunningBroker(
         environment,
@@ -159,17 +161,18 @@ async def startup(
 async def _join(opened: OpenedCluster) -> Membership:
     """Step 3: register the incarnation."""
     environment, metadata, options = opened.environment, opened.metadata, opened.options
-    listening = opened.address.address
-    advertised = options.advertise or listening
+    listeners = tuple([each.bound for each in opened.addresses])
+    between = next(each for each in listeners if each.name == opened.inter_broker)
     registered = await register(
         metadata,
         environment.store,
         environment.clock,
         options.broker_id,
-        advertised,
+        between.advertised,
         options.process,
         options.is_running,
         opened.settings.now().optional_text("broker.rack"),
+        _endpoints(listeners),
     )
     opened.settings.serve_as(registered.incarnation.broker_id)
     progress = ReportedProgress()
@@ -191,10 +194,16 @@ async def _join(opened: OpenedCluster) -> Membership:
         lease,
         fence,
         progress,
-        advertised,
-        listening,
+        listeners,
         environment.clock,
     )
+
+
+def _endpoints(listeners: Sequence[BoundListener]) -> tuple[Endpoint, ...]:
+    """What the metadata log tells of the listeners: nothing of a lone PLAINTEXT."""
+    if [each.name for each in listeners] == [PLAIN_LISTENER]:
+        return ()
+    return tuple([Endpoint(each.name, each.protocol.value, *each.advertised) for each in listeners])
 
 
 def _keep_membership(

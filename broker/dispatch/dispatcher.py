@@ -18,7 +18,11 @@ from tidelog.broker.dispatch.request_parts import DIVISIONS, Division, is_long
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.handlers.cluster.versions import answer_api_versions, refuse_api_versions
 from tidelog.broker.handlers.error_responses import count_errors, error_response
-from tidelog.broker.handlers.request_context import CloseConnection, RequestContext
+from tidelog.broker.handlers.request_context import (
+    CloseConnection,
+    ConnectedClient,
+    RequestContext,
+)
 from tidelog.protocol.api import ADVERTISED, OWN_KEYS_FROM, ApiKey, OwnApiKey, request_type
 from tidelog.protocol.codec import decode_in_steps, decode_short
 from tidelog.protocol.error_codes import ErrorCode
@@ -97,6 +101,9 @@ They may take long, and their effects, if any, do no harm without an answer.
 ERRORS_COUNTED_BY_HANDLER: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 """A scan of their answers for errors would cost too much on the hot path."""
 
+
+_new_tuple = tuple.__new__
+"""Makes a named tuple in half the time of its class: there is one for each request."""
 
 Handler: TypeAlias = "Callable[[Any, Any, RequestContext], Awaitable[Response | None]]"
 """(broker, request, context) -> the answer, or None for a request without one (acks=0)."""
@@ -178,9 +185,7 @@ class Dispatcher:
         """Whether the request in a frame costs little to start."""
         return int.from_bytes(frame[:2], "big") in CHEAP
 
-    def open(
-        self, frame: memoryview, client_host: str, connection_id: int
-    ) -> OpenedRequest | ReadyAnswer:
+    def open(self, frame: memoryview, client: ConnectedClient) -> OpenedRequest | ReadyAnswer:
         """The request in a frame. Its bytes and records are views into the frame.
 
         Raises:
@@ -205,7 +210,7 @@ class Dispatcher:
                 f"{route.name} is served in versions {route.versions.start} to "
                 f"{route.versions.stop - 1}, not {version}",
             )
-        context = RequestContext(version, correlation_id, client_id, client_host, connection_id)
+        context = _new_tuple(RequestContext, (version, correlation_id, client_id, *client))
         try:
             message = decode_short(route.request, frame, version, position)
         except LongMessage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidelog.coordinator.cluster.state.incarnations import PLAIN_LISTENER
 from tidelog.errors import TidelogError
 from tidelog.principal import ANONYMOUS, Principal
 
@@ -17,6 +18,15 @@ class CloseConnection(TidelogError):
         self.reason = reason
 
 
+class ConnectedClient(NamedTuple):
+    """What all requests of a connection have in common, in the order of RequestContext."""
+
+    client_host: str
+    connection_id: int
+    listener: str = PLAIN_LISTENER
+    principal: Principal = ANONYMOUS
+
+
 class RequestContext(NamedTuple):
     """What a handler may want to know of a request beside its message."""
 
@@ -25,4 +35,6 @@ class RequestContext(NamedTuple):
     client_id: str | None
     client_host: str
     connection_id: int
+    listener: str = PLAIN_LISTENER
+    """The listener that the client came by, whose addresses it is told."""
     principal: Principal = ANONYMOUS

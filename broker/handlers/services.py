@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tidelog.broker.read.fetcher import Fetcher
     from tidelog.broker.read.offset_lookup import OffsetLookup
     from tidelog.broker.roll.roller import Roller
+    from tidelog.broker.settings.listeners import BoundListener
     from tidelog.broker.settings.live import LiveSettings
     from tidelog.broker.telemetry.fault_log import FaultLog
     from tidelog.broker.telemetry.limits_met import LimitsMet
@@ -89,10 +90,8 @@ class MetadataServices(LiveServices):
 class ClusterServices(MetadataServices):
     """For the administrative handlers."""
 
-    advertised: tuple[str, int]
-    """The host and the port that clients are told."""
-    listening: tuple[str, int]
-    """The host and the port that the broker listens on."""
+    listeners: tuple[BoundListener, ...]
+    """The broker's own listeners."""
     store_url: str
     """The bucket's address, without credentials."""
     partitions: PartitionSizes

@@ -81,12 +81,14 @@ class ClientSocket(asyncio.BufferedProtocol):
     def __init__(
         self,
         owner: SocketOwner,
+        listener: str,
         frames: FrameReader,
         pace: FramePace,
         metrics: BrokerMetrics,
         clock: Clock,
     ) -> None:
         self._owner = owner
+        self.listener = listener
         self._frames = frames
         self._pace = pace
         self._metrics = metrics

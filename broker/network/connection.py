@@ -16,7 +16,7 @@ from tidelog.broker.dispatch.dispatcher import Dispatcher, OpenedRequest, ReadyA
 from tidelog.broker.dispatch.request_order import RequestOrder
 from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.request_memory import RequestMemory
-from tidelog.broker.handlers.request_context import CloseConnection
+from tidelog.broker.handlers.request_context import CloseConnection, ConnectedClient
 from tidelog.protocol.headers import api_key_of
 from tidelog.protocol.wire import Buffer
 
@@ -61,8 +61,7 @@ class ServedConnection:
         memory: RequestMemory[ServedConnection],
         answers: AnswerMemory,
         *,
-        connection_id: int,
-        client_host: str,
+        client: ConnectedClient,
         requests_max: int,
         request_bytes_max: int,
         answer_bytes_max: int,
@@ -72,8 +71,7 @@ class ServedConnection:
         The broker reads more only while unanswered requests have less than `request_bytes_max`
         bytes. It starts more only while unread answers have less than `answer_bytes_max` bytes.
         """
-        self.connection_id = connection_id
-        self.client_host = client_host
+        self.client = client
         self._dispatcher = dispatcher
         self._memory = memory
         self._answers = answers
@@ -175,7 +173,7 @@ class ServedConnection:
         api_key = api_key_of(frame)
         size = len(frame) + SIZE_PREFIX_BYTES
         try:
-            opened = self._dispatcher.open(frame, self.client_host, self.connection_id)
+            opened = self._dispatcher.open(frame, self.client)
         except CloseConnection:
             self._end_request(size)
             self._open = False

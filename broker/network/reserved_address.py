@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from tidelog.broker.settings.listeners import BoundListener, ListenerConfig
 from tidelog.errors import Refused
 from tidelog.network import Listener, Network, ProtocolFactory
 
@@ -31,32 +32,49 @@ class _Door:
 class ReservedAddress:
     """An address that this process holds until `close`."""
 
-    def __init__(self, listener: Listener, door: _Door) -> None:
+    def __init__(self, config: ListenerConfig, listener: Listener, door: _Door) -> None:
+        self.config = config
         self._listener = listener
         self._door = door
         self.address = listener.address
         """The host and the port that were really taken."""
 
+    @property
+    def bound(self) -> BoundListener:
+        """The listener with its addresses. A port 0 is advertised as the port that was taken."""
+        host, port = self.config.advertised or self.address
+        advertised = (host, port or self.address[1])
+        return BoundListener(self.config.name, self.config.protocol, self.address, advertised)
+
     @classmethod
-    async def take(cls, network: Network, host: str, port: int) -> ReservedAddress:
+    async def of(cls, network: Network, config: ListenerConfig) -> ReservedAddress:
+        """Take a listener's address. Refused if it cannot be had."""
+        if config.address is None:
+            return await cls.take_default(network, config)
+        return await cls.take(network, config, *config.address)
+
+    @classmethod
+    async def take(
+        cls, network: Network, config: ListenerConfig, host: str, port: int
+    ) -> ReservedAddress:
         """Port 0 picks a free one. Refused if the address cannot be had."""
         # The listener calls no factory before `accept`.
         door = _Door(asyncio.Protocol)
         try:
-            return cls(await network.listen(door, host, port, accepting=False), door)
+            return cls(config, await network.listen(door, host, port, accepting=False), door)
         except OSError as error:
             raise Refused(
                 f"cannot listen on {host}:{port}: {error.strerror}; stop what listens there or"
-                " choose another address with --listen"
+                " choose another address with --listen, or with listeners"
             ) from error
 
     @classmethod
-    async def take_default(cls, network: Network) -> ReservedAddress:
+    async def take_default(cls, network: Network, config: ListenerConfig) -> ReservedAddress:
         """Kafka's port on loopback, or the first free one behind it. Refused if none is free."""
         refused = None
         for port in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED_MAX):
             try:
-                return await cls.take(network, DEFAULT_HOST, port)
+                return await cls.take(network, config, DEFAULT_HOST, port)
             except Refused as error:
                 refused = refused or error
         assert refused is not None

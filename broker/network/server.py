@@ -1,4 +1,4 @@
-"""The Kafka listener: limits, tasks and shutdown around its clients' connections.
+"""The Kafka listeners: limits, tasks and shutdown around its clients' connections.
 
 The server owns each request until its answer. It closes a connection that sends malformed data,
 without effect on others. It stops reading while a client does not read its answers, has too many
@@ -20,7 +20,7 @@ from tidelog.broker.fairness.displacement import Displacement
 from tidelog.broker.fairness.frame_pace import FramePace, ReceiveLimits
 from tidelog.broker.fairness.request_memory import RequestMemory
 from tidelog.broker.fairness.turns import Turns
-from tidelog.broker.handlers.request_context import CloseConnection
+from tidelog.broker.handlers.request_context import CloseConnection, ConnectedClient
 from tidelog.broker.handlers.services import Services
 from tidelog.broker.network.client_socket import ClientSocket
 from tidelog.broker.network.connection import ServedConnection, TakenRequest
@@ -49,7 +49,7 @@ SWEPT_AT_ONCE: Final = 50
 
 
 class KafkaServer:
-    """Serves one listener until closed."""
+    """Serves its listeners until closed."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class KafkaServer:
         answers: AnswerMemory,
         limits: ConnectionLimits,
         connection_lost: Callable[[int], None],
-        address: ReservedAddress,
+        addresses: Sequence[ReservedAddress],
     ) -> None:
         """`connection_lost` gets the id of each closed connection."""
         settings = services.settings
@@ -88,7 +88,7 @@ class KafkaServer:
         self._scratch = new_scratch()
         self._sockets: dict[ServedConnection, ClientSocket] = {}
         self._answers: set[asyncio.Future[Response | ReadyAnswer | None]] = set()
-        self._address = address
+        self._addresses = addresses
         self._sweeper: asyncio.Task[None] | None = None
         self._next_connection_id = 0
         self._emptied = asyncio.Event()
@@ -97,9 +97,10 @@ class KafkaServer:
     async def start(self) -> None:
         """Accept connections from now on.
 
-        Raises OSError if another process listens on the address by now.
+        Raises OSError if another process listens on an address by now.
         """
-        await self._address.accept(self._new_socket)
+        for address in self._addresses:
+            await address.accept(partial(self._new_socket, address.config.name))
         self._sweeper = asyncio.create_task(self._sweep())
         metrics = self._metrics
         metrics.gauge(CONNECTIONS, "Open connections.", lambda: len(self._sockets))
@@ -138,7 +139,8 @@ class KafkaServer:
 
     async def release(self) -> None:
         """Stop listening. May be called again."""
-        await self._address.close()
+        for address in self._addresses:
+            await address.close()
 
     async def abort(self) -> None:
         """Stop at once: cancel requests and cut connections. For a broker that cannot continue."""
@@ -169,10 +171,10 @@ class KafkaServer:
         for socket in list(self._sockets.values()):
             socket.abort()
 
-    def _new_socket(self) -> ClientSocket:
+    def _new_socket(self, listener: str) -> ClientSocket:
         frames = FrameReader(self._request_bytes_max, "socket.request.max.bytes", self._scratch)
         return ClientSocket(
-            self, frames, FramePace(self._receive_limits), self._metrics, self._clock
+            self, listener, frames, FramePace(self._receive_limits), self._metrics, self._clock
         )
 
     def accept(self, socket: ClientSocket, host: str) -> ServedConnection | None:
@@ -191,8 +193,7 @@ class KafkaServer:
             self._dispatcher,
             self._memory,
             self._answer_memory,
-            connection_id=self._next_connection_id,
-            client_host=host,
+            client=ConnectedClient(host, self._next_connection_id, socket.listener),
             requests_max=self._requests_max,
             request_bytes_max=self._connection_bytes_max,
             answer_bytes_max=self._answer_bytes_max,
@@ -260,15 +261,15 @@ class KafkaServer:
     def refused(self, connection: ServedConnection, error: CloseConnection) -> None:
         """Count and log why the broker closes a connection."""
         self._metrics.connections_closed.of(error.reason).value += 1
-        host = connection.client_host
+        host = connection.client.client_host
         extra = {"client_host": host, "reason": error.reason, "detail": str(error)}
         self._log.tell(logging.INFO, "connection closed", (host, error.reason), extra)
 
     def forget(self, connection: ServedConnection) -> None:
         """Remove a closed connection."""
         del self._sockets[connection]
-        self._limits.closed(connection.client_host)
-        self._connection_lost(connection.connection_id)
+        self._limits.closed(connection.client.client_host)
+        self._connection_lost(connection.client.connection_id)
         self.relieve()
         self._note_emptied()
 

@@ -18,6 +18,7 @@ from tidelog.broker.settings.tables.groups import (
     OFFSETS_SETTINGS,
 )
 from tidelog.broker.settings.tables.limits import LIMIT_SETTINGS
+from tidelog.broker.settings.tables.listeners import LISTENER_SETTINGS
 from tidelog.broker.settings.tables.logs import TOPIC_DEFAULT_SETTINGS
 from tidelog.broker.settings.tables.own import OWN_SETTINGS
 from tidelog.broker.settings.tables.producers import PRODUCER_SETTINGS
@@ -56,6 +57,7 @@ tune.
 
 _SECTIONS: Sequence[tuple[str, Sequence[Setting]]] = (
     ("Network and requests", SERVER_SETTINGS),
+    ("Listeners", LISTENER_SETTINGS),
     ("Tidelog's own settings", OWN_SETTINGS),
     ("Limits on clients' requests and leftovers", LIMIT_SETTINGS),
     ("Topics: creation, and defaults of their settings", TOPIC_DEFAULT_SETTINGS),

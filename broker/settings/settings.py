@@ -23,6 +23,7 @@ from tidelog.broker.settings.tables.brokers import (
 )
 from tidelog.broker.settings.tables.groups import GROUP_SETTINGS, OFFSETS_SETTINGS
 from tidelog.broker.settings.tables.limits import LIMIT_SETTINGS
+from tidelog.broker.settings.tables.listeners import LISTENER_SETTINGS
 from tidelog.broker.settings.tables.logs import TOPIC_DEFAULT_SETTINGS
 from tidelog.broker.settings.tables.own import OWN_SETTINGS
 from tidelog.broker.settings.tables.producers import PRODUCER_SETTINGS
@@ -34,6 +35,7 @@ BROKER_TABLE: Final[Mapping[str, Setting]] = MappingProxyType(
         setting.name: setting
         for setting in chain(
             SERVER_SETTINGS,
+            LISTENER_SETTINGS,
             TOPIC_DEFAULT_SETTINGS,
             (setting for setting in TOPIC_SETTINGS if setting.scope is Scope.BOTH),
             REPLICATION_SETTINGS,

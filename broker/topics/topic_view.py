@@ -35,6 +35,34 @@ CLUSTER_OPERATIONS = bits(
 )
 
 
+class Leaders(NamedTuple):
+    """The incarnations that lead partitions, as a client sees them who came by some listener."""
+
+    live: frozenset[Epoch]
+    """Those that are alive and have the listener."""
+    without_listener: frozenset[Epoch] = frozenset()
+    """Those that are alive and lack it: the client cannot reach them."""
+    unreachable_code: ErrorCode = ErrorCode.LEADER_NOT_AVAILABLE
+    """The error of their partitions."""
+
+    def code(self, leader: Epoch) -> ErrorCode:
+        """The error of a partition of this leader, if there is one."""
+        if leader in self.live:
+            return ErrorCode.NONE
+        if leader in self.without_listener:
+            return self.unreachable_code
+        return ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def leaders_of(state: ClusterState, listener: str, unreachable_code: ErrorCode) -> Leaders:
+    """The leaders that clients of a listener can reach."""
+    without = frozenset(
+        [info.epoch for info in state.live_brokers() if info.endpoint(listener) is None]
+    )
+    live = frozenset(state.live_epochs.values())
+    return Leaders(live - without if without else live, without, unreachable_code)
+
+
 class PartitionDescription(NamedTuple):
     """A partition: its leader, if alive, and its only replica, which is the leader."""
 
@@ -61,26 +89,25 @@ class PartitionDescription(NamedTuple):
 
 
 def partition_views(
-    state: ClusterState, topic: Topic, start: int, end: int
+    leaders: Leaders, topic: Topic, start: int, end: int
 ) -> list[PartitionDescription]:
     """Partitions [start, end) of the topic."""
-    live = frozenset(state.live_epochs.values())
     stop = min(end, topic.partition_count)
-    return [partition_view(topic, index, live) for index in range(start, stop)]
+    return [partition_view(topic, index, leaders) for index in range(start, stop)]
 
 
-def partition_view(topic: Topic, index: int, live: frozenset[Epoch]) -> PartitionDescription:
-    """A partition, given the live incarnations.
+def partition_view(topic: Topic, index: int, leaders: Leaders) -> PartitionDescription:
+    """A partition, given the leaders.
 
-    LEADER_NOT_AVAILABLE if the leader is fenced and no broker has taken over yet.
+    LEADER_NOT_AVAILABLE if its leader is fenced and no broker has taken over yet.
     """
     tenure = topic.partitions[index][-1]
     incarnation = tenure.incarnation
-    alive = incarnation.epoch in live
+    code = leaders.code(incarnation.epoch)
     return PartitionDescription(
         index,
-        ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,
-        incarnation.broker_id if alive else NO_LEADER,
+        code,
+        incarnation.broker_id if code is ErrorCode.NONE else NO_LEADER,
         tenure.leader_epoch,
         incarnation.broker_id,
     )

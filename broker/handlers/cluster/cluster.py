@@ -63,12 +63,13 @@ async def describe_cluster(
         brokers=[
             DescribeClusterBroker(
                 broker_id=info.broker_id,
-                host=info.host,
-                port=info.port,
+                host=endpoint.host,
+                port=endpoint.port,
                 rack=info.rack,
                 is_fenced=info.fenced,
             )
             for info in infos
+            if (endpoint := info.endpoint(context.listener)) is not None
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations

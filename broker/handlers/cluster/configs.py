@@ -116,7 +116,8 @@ def _entries(
     told = [
         each for each in described_settings(broker) if not wanted or each.setting.name in wanted
     ]
-    return [*(broker.settings.entry(name) for name in names), *told]
+    facts = {each.setting.name for each in told}
+    return [*(broker.settings.entry(name) for name in names if name not in facts), *told]
 
 
 def _described(

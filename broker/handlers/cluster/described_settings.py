@@ -13,9 +13,9 @@ from typing import Final
 
 from tidelog.broker.handlers.services import ClusterServices
 from tidelog.broker.settings.kinds import Anything, Effect, Setting, SettingType, format_value
+from tidelog.broker.settings.listeners import listener_url
 from tidelog.broker.settings.settings import ConfigEntry, ConfigSynonym, SettingSource
 
-_PROTOCOL = "PLAINTEXT"
 _ABSENT: Final = (
     (
         "TLS",
@@ -243,9 +243,11 @@ def described_settings(broker: ClusterServices) -> list[ConfigEntry]:
 
 def _facts(broker: ClusterServices) -> Iterator[ConfigEntry]:
     broker_id = str(broker.incarnation.broker_id)
+    advertised = ",".join(listener_url(each.name, each.advertised) for each in broker.listeners)
+    listening = ",".join(listener_url(each.name, each.listening) for each in broker.listeners)
     for name, kind, value, doc in (
-        ("advertised.listeners", SettingType.STRING, _url(broker.advertised), "--advertise"),
-        ("listeners", SettingType.STRING, _url(broker.listening), "--listen"),
+        ("advertised.listeners", SettingType.STRING, advertised, "--advertise"),
+        ("listeners", SettingType.STRING, listening, "--listen"),
         ("broker.id", SettingType.INT, broker_id, "--broker-id"),
         ("node.id", SettingType.INT, broker_id, "--broker-id"),
         ("log.dir", SettingType.STRING, broker.store_url, "--store"),
@@ -253,17 +255,9 @@ def _facts(broker: ClusterServices) -> Iterator[ConfigEntry]:
     ):
         setting = _setting(name, kind, None, f"Set by {doc} of `tidelog server`.")
         yield _entry(setting, value, SettingSource.STATIC_BROKER)
-    for name, kind, value in (
-        ("listener.security.protocol.map", SettingType.STRING, f"{_PROTOCOL}:{_PROTOCOL}"),
-        ("security.inter.broker.protocol", SettingType.STRING, _PROTOCOL),
-        ("process.roles", SettingType.LIST, "broker,controller"),
-    ):
-        yield _entry(_setting(name, kind, value, "Always so."), value, SettingSource.DEFAULT)
-
-
-def _url(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"{_PROTOCOL}://[{host}]:{port}" if ":" in host else f"{_PROTOCOL}://{host}:{port}"
+    roles = "broker,controller"
+    setting = _setting("process.roles", SettingType.LIST, roles, "Always so.")
+    yield _entry(setting, roles, SettingSource.DEFAULT)
 
 
 def _absent() -> Iterator[ConfigEntry]:

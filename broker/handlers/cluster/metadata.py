@@ -22,7 +22,9 @@ from tidelog.broker.topics.topic_view import (
     CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
+    Leaders,
     PartitionDescription,
+    leaders_of,
     partition_view,
     partition_views,
     unknown_topic_code,
@@ -51,6 +53,7 @@ from tidelog.protocol.wire import NULL_UUID
 logger = logging.getLogger(__name__)
 
 TOPICS_BY_ID_FROM = 12
+LISTENER_NOT_FOUND_FROM = 6
 REQUEST_CREATIONS_MAX = "auto.create.topics.request.max"
 MINUTE_CREATIONS_MAX = "auto.create.topics.minute.max"
 SLICE_NAMES = 2048
@@ -86,19 +89,27 @@ async def metadata(
     operations = OPERATIONS_NOT_ASKED
     if request.include_topic_authorized_operations:
         operations = TOPIC_OPERATIONS
+    leaders = leaders_of(
+        state,
+        context.listener,
+        ErrorCode.LISTENER_NOT_FOUND
+        if version >= LISTENER_NOT_FOUND_FROM
+        else ErrorCode.LEADER_NOT_AVAILABLE,
+    )
     if asked is None:
         topics = made_list(
-            tuple(state.topics.values()), lambda topic: _described(state, topic, operations)
+            tuple(state.topics.values()), lambda topic: _described(leaders, topic, operations)
         )
     else:
-        found = (_found(state, each, failed, operations) for each in _distinct(asked))
+        found = (_found(state, leaders, each, failed, operations) for each in _distinct(asked))
         topics = await broker.turns.list_of(found, SLICE_TOPICS)
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(
-                node_id=info.broker_id, host=info.host, port=info.port, rack=info.rack
+                node_id=info.broker_id, host=endpoint.host, port=endpoint.port, rack=info.rack
             )
             for info in state.live_brokers()
+            if (endpoint := info.endpoint(context.listener)) is not None
         ],
         cluster_id=state.cluster_id,
         controller_id=broker.incarnation.broker_id,
@@ -192,6 +203,7 @@ async def _create(broker: ClusterServices, names: Sequence[str]) -> dict[str, Er
 
 def _found(
     state: ClusterState,
+    leaders: Leaders,
     asked: MetadataRequestTopic,
     failed: Mapping[str, ErrorCode],
     operations: int,
@@ -205,10 +217,10 @@ def _found(
                 topic_id=asked.topic_id,
                 topic_authorized_operations=operations,
             )
-        return _described(state, topic, operations)
+        return _described(leaders, topic, operations)
     topic = None if asked.name is None else state.topic_named(asked.name)
     if topic is not None:
-        return _described(state, topic, operations)
+        return _described(leaders, topic, operations)
     code = ErrorCode.UNKNOWN_TOPIC_ID
     if asked.name is not None:
         code = failed.get(asked.name) or unknown_topic_code(asked.name)
@@ -217,15 +229,14 @@ def _found(
     )
 
 
-def _described(state: ClusterState, topic: Topic, operations: int) -> MetadataResponseTopic:
-    live = frozenset(state.live_epochs.values())
+def _described(leaders: Leaders, topic: Topic, operations: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=made_list(
             range(topic.partition_count),
-            lambda index: _described_partition(partition_view(topic, index, live)),
+            lambda index: _described_partition(partition_view(topic, index, leaders)),
         ),
         topic_authorized_operations=operations,
     )
@@ -248,6 +259,7 @@ async def describe_topic_partitions(
 ) -> Response | None:
     """One page of the requested topics (of all, if none is named), in order of names."""
     state = broker.metadata.state
+    leaders = leaders_of(state, context.listener, ErrorCode.LISTENER_NOT_FOUND)
     cursor = request.cursor
     limit = broker.settings.integer("max.request.partition.size.limit")
     room = max(1, min(limit, request.response_partition_limit))
@@ -271,7 +283,7 @@ async def describe_topic_partitions(
             room -= 1
             continue
         start = cursor.partition_index if cursor and cursor.topic_name == name else 0
-        described = _page(state, topic, start, start + room)
+        described = _page(leaders, topic, start, start + room)
         response.topics.append(described)
         room -= max(1, len(described.partitions))
         end = start + len(described.partitions)
@@ -313,7 +325,7 @@ def _cursor_fault(cursor: Cursor, is_asked_for: bool) -> str | None:
 
 
 def _page(
-    state: ClusterState, topic: Topic, start: int, end: int
+    leaders: Leaders, topic: Topic, start: int, end: int
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -331,7 +343,7 @@ def _page(
                 last_known_elr=[],
                 offline_replicas=view.offline,
             )
-            for view in partition_views(state, topic, start, end)
+            for view in partition_views(leaders, topic, start, end)
         ],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )

@@ -153,8 +153,10 @@ async def describe_quorum(
     broker: ClusterServices, request: DescribeQuorumRequest, _context: RequestContext
 ) -> DescribeQuorumResponse:
     """One voter, this broker, and the metadata log, which is always durable."""
-    host, port = broker.advertised
-    listener = QuorumListener(name="PLAINTEXT", host=host, port=port)
+    listeners = [
+        QuorumListener(name=each.name, host=each.advertised[0], port=each.advertised[1])
+        for each in broker.listeners
+    ]
     return DescribeQuorumResponse(
         error_message=None,
         topics=[
@@ -167,7 +169,7 @@ async def describe_quorum(
             )
             for topic in request.topics
         ],
-        nodes=[QuorumNode(node_id=broker.incarnation.broker_id, listeners=[listener])],
+        nodes=[QuorumNode(node_id=broker.incarnation.broker_id, listeners=listeners)],
     )
 
 

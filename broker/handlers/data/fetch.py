@@ -73,8 +73,10 @@ async def fetch(
         session_id=plan.session_id,
         responses=await through(_responses(plan, reads, leaders)),
         node_endpoints=[
-            NodeEndpoint(node_id=node_id, host=each.host, port=each.port, rack=each.rack)
-            for node_id, each in leaders.brokers.items()
+            NodeEndpoint(
+                node_id=each.broker_id, host=endpoint.host, port=endpoint.port, rack=each.rack
+            )
+            for each, endpoint in leaders.endpoints(context.listener)
         ],
     )
 

@@ -82,7 +82,7 @@ def produce(
             if isinstance(outcome, AppendItem):
                 items.append(outcome)
         outcomes.append(of_topic)
-    answering = _Answering(broker, request, outcomes, context.connection_id)
+    answering = _Answering(broker, request, outcomes, context)
     unadmitted = _unadmitted(request, items, context) if request.transactional_id else None
     if unadmitted is not None:
         wanted, of_wanted = unadmitted
@@ -197,6 +197,7 @@ class _Answering:
         "_broker",
         "_connection",
         "_deadline",
+        "_listener",
         "_outcomes",
         "_request",
         "_submission",
@@ -208,10 +209,11 @@ class _Answering:
         broker: DataServices,
         request: ProduceRequest,
         outcomes: list[list[AppendItem | AppendFailed]],
-        connection: int,
+        context: RequestContext,
     ) -> None:
         self._broker = broker
-        self._connection = connection
+        self._connection = context.connection_id
+        self._listener = context.listener
         self._request = request
         self._outcomes = outcomes
         self._admitting: asyncio.Future[None] | None = None
@@ -303,7 +305,9 @@ class _Answering:
         if self.answer.done():
             return
         try:
-            response = _response(self._broker, self._request, self._outcomes, failure)
+            response = _response(
+                self._broker, self._request, self._outcomes, failure, self._listener
+            )
         except Exception as error:  # noqa: BLE001 - the answer's awaiter handles it
             self._end(error)
             return
@@ -326,8 +330,12 @@ def _response(
     request: ProduceRequest,
     outcomes: list[list[AppendItem | AppendFailed]],
     failure: AppendFailed | None,
+    listener: str,
 ) -> ProduceResponse | None:
-    """The results of all batches; `failure` replaces the missing ones."""
+    """The results of all batches; `failure` replaces the missing ones.
+
+    `listener`: the client's, by which it is told the addresses of leaders.
+    """
     responses = []
     leaders = CurrentLeaders(broker.partitions)
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
@@ -356,8 +364,10 @@ def _response(
     return ProduceResponse(
         responses=responses,
         node_endpoints=[
-            ProduceNodeEndpoint(node_id=node_id, host=each.host, port=each.port, rack=each.rack)
-            for node_id, each in leaders.brokers.items()
+            ProduceNodeEndpoint(
+                node_id=each.broker_id, host=endpoint.host, port=endpoint.port, rack=each.rack
+            )
+            for each, endpoint in leaders.endpoints(listener)
         ],
     )
 

@@ -42,11 +42,11 @@ async def find_coordinator(
         await create_internal_topic(broker, topic)
     except (ChangeFailed, NoLiveBroker) as error:
         return error_response(request, version, ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-    state = broker.metadata.state
+    state, listener = broker.metadata.state, context.listener
     if version >= BATCHES_FROM:
-        found = [_coordinator(state, topic, key) for key in request.coordinator_keys]
+        found = [_coordinator(state, topic, key, listener) for key in request.coordinator_keys]
         return FindCoordinatorResponse(coordinators=found)
-    one = _coordinator(state, topic, request.key)
+    one = _coordinator(state, topic, request.key, listener)
     return FindCoordinatorResponse(
         error_code=one.error_code,
         error_message=one.error_message,
@@ -56,8 +56,8 @@ async def find_coordinator(
     )
 
 
-def _coordinator(state: ClusterState, topic_name: str, key: str) -> Coordinator:
-    """The leader of the key's partition."""
+def _coordinator(state: ClusterState, topic_name: str, key: str, listener: str) -> Coordinator:
+    """The leader of the key's partition, at its address of this listener."""
     topic = state.topic_named(topic_name)
     tenure = None
     if topic is not None:
@@ -65,17 +65,26 @@ def _coordinator(state: ClusterState, topic_name: str, key: str) -> Coordinator:
         tenure = state.leader(TopicPartition(topic.topic_id, number))
     leader = None if tenure is None else state.brokers.get(tenure.incarnation.epoch)
     if leader is None or leader.fenced:
-        return Coordinator(
-            key=key,
-            node_id=NO_BROKER,
-            port=NO_BROKER,
-            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            error_message="the coordinator has ended and no broker has taken over yet",
+        return _no_coordinator(key, "the coordinator has ended and no broker has taken over yet")
+    endpoint = leader.endpoint(listener)
+    if endpoint is None:
+        return _no_coordinator(
+            key, f"the coordinator, broker {leader.broker_id}, has no listener {listener}"
         )
     return Coordinator(
         key=key,
         node_id=leader.broker_id,
-        host=leader.host,
-        port=leader.port,
+        host=endpoint.host,
+        port=endpoint.port,
         error_message=None,
+    )
+
+
+def _no_coordinator(key: str, why: str) -> Coordinator:
+    return Coordinator(
+        key=key,
+        node_id=NO_BROKER,
+        port=NO_BROKER,
+        error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        error_message=why,
     )

@@ -19,9 +19,12 @@ from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
     BROKER_VERSION,
+    LISTENERS_VERSION,
     SHARING_VERSION,
     BrokerFenced,
     BrokerRegistered,
+    Endpoint,
+    ListenersRegistered,
     Record,
 )
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
@@ -81,8 +84,11 @@ async def register(
     process: ProcessIdentity,
     is_running: Callable[[ProcessIdentity], bool | None],
     rack: str | None = None,
+    endpoints: tuple[Endpoint, ...] = (),
 ) -> Registered:
-    """Register `process` as `wanted_id`, reached by clients at `address`, in the zone `rack`.
+    """Register `process` as `wanted_id`, reached at `address`, in the zone `rack`.
+
+    `endpoints`: all its listeners, unless it has only PLAINTEXT. Brokers use that at `address`.
 
     Without an id it takes the lowest one of which no incarnation lives.
 
@@ -109,7 +115,7 @@ async def register(
         known = [each for each in live if _must_end(each, broker_id) or has_ended(each)]
         dead = await _shown_dead(log, store, clock, broker_id, known, is_running)
         started_at = clock.monotonic()
-        change = _Registration(broker_id, address, process, rack, log, dead)
+        change = _Registration(broker_id, address, process, rack, endpoints, log, dead)
         try:
             epoch = Epoch(await log.append(None, change))
             await _fence(log, epoch, broker_id, dead)
@@ -141,6 +147,7 @@ class _Registration:
     address: tuple[str, int]
     process: ProcessIdentity
     rack: str | None
+    endpoints: tuple[Endpoint, ...]
     log: MetadataLog
     dead: Mapping[Epoch, _Dead]
 
@@ -168,7 +175,19 @@ class _Registration:
             rack=self.rack,
             version=BROKER_VERSION,
         )
-        return (*fences, registered)
+        if not self.endpoints:
+            return (*fences, registered)
+        self._check_listeners_known(state)
+        return (*fences, registered, ListenersRegistered(self.endpoints))
+
+    def _check_listeners_known(self, state: ClusterState) -> None:
+        """Raise Refused if a live broker's release does not know listeners."""
+        for info in state.live_brokers():
+            if info.version < LISTENERS_VERSION and info.epoch not in self.dead:
+                raise Refused(
+                    f"broker {info.broker_id} is of an earlier release, which knows no listeners"
+                    " but PLAINTEXT. Nothing was changed. Upgrade all brokers first"
+                )
 
 
 def _lowest_free(live: Iterable[BrokerInfo]) -> BrokerId:

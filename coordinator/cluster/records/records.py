@@ -33,7 +33,9 @@ DRAIN_VERSION = 3
 """Brokers from this version on know `DrainChanged`, and give a draining broker no partitions."""
 ACL_VERSION = 4
 """Brokers from this version on know `AclsChanged`, and its rules if they have an authorizer."""
-BROKER_VERSION = ACL_VERSION
+LISTENERS_VERSION = 5
+"""Brokers from this version on know `ListenersRegistered`."""
+BROKER_VERSION = LISTENERS_VERSION
 """What this Tidelog's brokers can do."""
 SESSION_TIMEOUT_MS = 9000
 """Kafka's default of broker.session.timeout.ms."""
@@ -79,6 +81,27 @@ class BrokerRegistered:
     session_timeout_ms: int = SESSION_TIMEOUT_MS
     rack: str | None = None
     version: int = ALONE_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The address of one of a broker's listeners, for clients."""
+
+    listener: str
+    protocol: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListenersRegistered:
+    """All listeners of the broker that the entry registers.
+
+    The registration's own address is that of the listener between brokers. A broker without this
+    record has one listener, PLAINTEXT, at that address.
+    """
+
+    endpoints: tuple[Endpoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +310,7 @@ class ProducerIdsAllocated:
 Record: TypeAlias = (
     ClusterCreated
     | BrokerRegistered
+    | ListenersRegistered
     | LeaseResumed
     | BrokerFenced
     | DrainChanged
@@ -310,6 +334,7 @@ RECORD_TYPES: Mapping[str, type[Record]] = {
     for kind in (
         ClusterCreated,
         BrokerRegistered,
+        ListenersRegistered,
         LeaseResumed,
         BrokerFenced,
         DrainChanged,

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records.records import ALONE_VERSION, SlotRange
+from tidelog.coordinator.cluster.records.records import ALONE_VERSION, Endpoint, SlotRange
 from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, Incarnation, Slot
+
+PLAIN_LISTENER = "PLAINTEXT"
+"""The listener of a broker that registered none by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,15 @@ class BrokerInfo:
     rack: str | None = None
     version: int = ALONE_VERSION
     draining: bool = False
+    endpoints: tuple[Endpoint, ...] = ()
+    """Its listeners; empty if it has only PLAINTEXT, at `host` and `port`."""
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """The address of a listener for clients; None if the broker has no such listener."""
+        if not self.endpoints:
+            plain = Endpoint(PLAIN_LISTENER, PLAIN_LISTENER, self.host, self.port)
+            return plain if listener == PLAIN_LISTENER else None
+        return next((each for each in self.endpoints if each.listener == listener), None)
 
     @property
     def broker_id(self) -> BrokerId:

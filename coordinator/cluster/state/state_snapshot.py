@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
@@ -14,6 +14,7 @@ from tidelog.coordinator.cluster.records.records import (
     ALONE_VERSION,
     ClusterCreated,
     ConfigsChanged,
+    Endpoint,
     EntryRange,
     LossAccepted,
     SlotRange,
@@ -37,11 +38,11 @@ from tidelog.storage.object_store import Buffer
 from tidelog.wal.log.tenure import Tenure, TenureEnd
 
 SNAPSHOT_MAGIC = "tidelog.metadata.snapshot"
-SNAPSHOT_FORMAT = 6
+SNAPSHOT_FORMAT = 7
 """The newest format that this Tidelog reads."""
 BASE_FORMAT = 4
 """Brokers have `rack` and `version`; tenures say where the one before ended."""
-FORMAT_OF_MEMBER: Mapping[str, int] = MappingProxyType({"draining": 5, "acls": 6})
+FORMAT_OF_MEMBER: Mapping[str, int] = MappingProxyType({"draining": 5, "acls": 6, "listeners": 7})
 """The members that a snapshot has only while they are not empty, and the formats that have them.
 
 So releases without such a member read the snapshots of clusters that do not use it.
@@ -78,6 +79,12 @@ class _Deleted:
 
 
 @dataclass(frozen=True, slots=True)
+class _Listeners:
+    epoch: Epoch
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Snapshot:
     """All fields except the topics, whose tenures have a compact form."""
 
@@ -94,6 +101,7 @@ class _Snapshot:
     lost_entries: tuple[EntryRange, ...] = ()
     draining: tuple[Epoch, ...] = ()
     acls: tuple[AclRule, ...] = ()
+    listeners: tuple[_Listeners, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,13 @@ def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
         lost_entries=state.lost_entries,
         draining=tuple([info.epoch for info in state.brokers.values() if info.draining]),
         acls=tuple(state.acls),
+        listeners=tuple(
+            [
+                _Listeners(info.epoch, info.endpoints)
+                for info in state.brokers.values()
+                if info.endpoints
+            ]
+        ),
     )
     topics = [_encode_topic(topic) for topic in state.topics.values()]
     body = {**to_json(snapshot), "topics": topics}
@@ -151,11 +166,17 @@ def decode_snapshot(key: str, data: Buffer) -> ClusterState:
     try:
         snapshot = from_json(_Snapshot, members)
         draining = frozenset(snapshot.draining)
-        brokers = {each.epoch: _info_of(each, draining) for each in snapshot.brokers}
+        listeners = {each.epoch: each.endpoints for each in snapshot.listeners}
+        brokers = {
+            each.epoch: replace(_info_of(each, draining), endpoints=listeners.get(each.epoch, ()))
+            for each in snapshot.brokers
+        }
         if not draining <= {epoch for epoch, info in brokers.items() if not info.fenced}:
             raise Mismatch("it drains brokers that are not live")
         if len(set(snapshot.acls)) != len(snapshot.acls):
             raise Mismatch("it has a rule twice")
+        if not listeners.keys() <= brokers.keys():
+            raise Mismatch("it has listeners of brokers that are not registered")
         retired = {
             each.epoch: RetiredWal(
                 Incarnation(each.broker_id, each.epoch), each.end_slot, each.damaged

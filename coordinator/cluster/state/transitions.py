@@ -21,6 +21,7 @@ from tidelog.coordinator.cluster.records.records import (
     IncarnationRetired,
     IncarnationsForgotten,
     LeaseResumed,
+    ListenersRegistered,
     LogEndAccepted,
     LossAccepted,
     PartitionMoved,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 PARTITIONS_PER_TOPIC_MAX = 100_000
 BROKER_ID_MAX = 2**31 - 1
 PORT_MAX = 2**16 - 1
+LISTENERS_MAX = 64
 OVERRIDES_MAX = 100_000
 """Brokers and groups with overrides."""
 LOSSES_MAX = 10_000
@@ -99,6 +101,8 @@ def _check_without_author(state: ClusterState, records: Sequence[Record]) -> Non
             raise InvalidRecord(records[0], "entry 0 creates the cluster and does nothing else")
         return
     *others, last = records
+    if isinstance(last, ListenersRegistered) and others:
+        *others, last = others
     if isinstance(last, LogEndAccepted) and not others:
         return
     if not isinstance(last, BrokerRegistered):
@@ -149,6 +153,21 @@ def _broker_registered(draft: Draft, record: BrokerRegistered) -> None:
     )
     draft.brokers.put(epoch, info)
     draft.live_epochs.put(record.broker_id, epoch)
+
+
+def _listeners_registered(draft: Draft, record: ListenersRegistered) -> None:
+    info = draft.brokers.view.get(Epoch(draft.sequence))
+    if info is None or info.endpoints:
+        raise InvalidRecord(record, "its entry registers no broker before it")
+    names = [each.listener for each in record.endpoints]
+    if not 1 <= len(set(names)) == len(names) <= LISTENERS_MAX:
+        raise InvalidRecord(record, f"{names} are not 1 to {LISTENERS_MAX} different listeners")
+    for each in record.endpoints:
+        if not each.listener or not 1 <= each.port <= PORT_MAX or each.host == "":
+            raise InvalidRecord(record, f"{each} is not an address")
+    if (info.host, info.port) not in [(each.host, each.port) for each in record.endpoints]:
+        raise InvalidRecord(record, f"no listener has the address {info.host}:{info.port}")
+    draft.brokers.put(info.epoch, replace(info, endpoints=record.endpoints))
 
 
 def _lease_resumed(draft: Draft, record: LeaseResumed) -> None:
@@ -464,6 +483,7 @@ def _producer_ids_allocated(draft: Draft, record: ProducerIdsAllocated) -> None:
 _TRANSITIONS: Mapping[type[Record], Callable[[Draft, Any], None]] = {
     ClusterCreated: _cluster_created,
     BrokerRegistered: _broker_registered,
+    ListenersRegistered: _listeners_registered,
     LeaseResumed: _lease_resumed,
     BrokerFenced: _broker_fenced,
     DrainChanged: _drain_changed,

@@ -13,6 +13,7 @@ from tidelog.broker.handlers.services import Services
 from tidelog.broker.ownership.partition_giving import PartitionGiving
 from tidelog.broker.ownership.partition_moves import PartitionMoves
 from tidelog.broker.peers.peers import Peers
+from tidelog.broker.settings.listeners import BoundListener
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig, effective_topic_config
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.broker.telemetry.metrics import BrokerMetrics
@@ -33,6 +34,7 @@ from tidelog.identifiers import BrokerId, Epoch, Incarnation, TopicId, TopicPart
 from tidelog.network import SocketNetwork
 from tidelog.protocol.codec import decode, encode
 from tidelog.protocol.message import Request, Response
+from tidelog.security_protocol import SecurityProtocol
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
 
@@ -102,8 +104,9 @@ class AdministeredBroker:
         self.entropy = SeededEntropy(incarnation.epoch)
         self.network = SocketNetwork()
         self.metrics = BrokerMetrics()
-        self.advertised = ("host", 9092)
-        self.listening = ("::", 9092)
+        self.listeners = (
+            BoundListener("PLAINTEXT", SecurityProtocol.PLAINTEXT, ("::", 9092), ("host", 9092)),
+        )
         self.partitions = Sizes(self)
         self.tables = Tables()
         self.turns = SliceTurns()
@@ -135,11 +138,13 @@ class AdministeredBroker:
         """The broker ids of a topic's partitions."""
         return [tenures[-1].incarnation.broker_id for tenures in self.topic(name).partitions]
 
-    async def ask(self, handler: Handler, request: Request[R], version: int) -> R:
+    async def ask(
+        self, handler: Handler, request: Request[R], version: int, listener: str = "PLAINTEXT"
+    ) -> R:
         """Call a handler as the server would: with a request that was encoded and decoded, and an
         answer that can be."""
         received = decode(type(request), b"".join(map(bytes, encode(request, version))), version)
-        context = RequestContext(version, 1, "test", "127.0.0.1", 1)
+        context = RequestContext(version, 1, "test", "127.0.0.1", 1, listener)
         answer = await handler(cast(Services, self), received, context)
         assert answer is not None
         sent = b"".join(map(bytes, encode(answer, version)))

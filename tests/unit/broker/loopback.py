@@ -19,6 +19,7 @@ from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.handlers.services import Services
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.server import KafkaServer
+from tidelog.broker.settings.listeners import ListenerConfig
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.clock import SystemClock
@@ -27,9 +28,11 @@ from tidelog.protocol.codec import decode
 from tidelog.protocol.headers import encode_request, response_body_position
 from tidelog.protocol.message import Request, Response
 from tidelog.protocol.wire import ELEMENTS_MAX
+from tidelog.security_protocol import SecurityProtocol
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
+LOOPBACK = ListenerConfig("PLAINTEXT", SecurityProtocol.PLAINTEXT, ("127.0.0.1", 0), None)
 
 
 def run(main: Coroutine[Any, Any, T], loop: str = "uvloop") -> T:
@@ -133,9 +136,9 @@ async def serving(
     descriptors = descriptors_left(services.settings, descriptors_max)
     limits = ConnectionLimits(lambda: services.settings, descriptors)
     dispatcher = dispatcher_of(handlers, metrics)
-    address = await ReservedAddress.take(SocketNetwork(), "127.0.0.1", 0)
+    address = await ReservedAddress.of(SocketNetwork(), LOOPBACK)
     server = KafkaServer(
-        cast(Services, services), dispatcher, answers, limits, lambda _: None, address
+        cast(Services, services), dispatcher, answers, limits, lambda _: None, [address]
     )
     await server.start()
     loopback = Loopback(server, address.address, metrics)

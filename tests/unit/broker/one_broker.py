@@ -83,7 +83,7 @@ class World:
         options = BrokerOptions(
             settings=self.settings,
             broker_id=self.broker_id if broker_id is None else BrokerId(broker_id),
-            listen=("127.0.0.1", 0),
+            listen=None if "listeners" in self.settings.origins else ("127.0.0.1", 0),
             process=ProcessIdentity("host", "boot", "namespace", number, number),
             is_running=lambda other: self.sees_processes and other.pid in self._running,
         )

@@ -8,6 +8,7 @@ import json
 import logging
 import resource
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tidelog.broker.broker import Broker, first_error
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.network.health import HealthServer
 from tidelog.broker.options import BrokerOptions
+from tidelog.broker.settings.listeners import is_wildcard
 from tidelog.broker.settings.loading import load_settings
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.layer_metrics import StoreCollector
@@ -25,13 +27,13 @@ from tidelog.broker.telemetry.log_format import configure_logging
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.broker.telemetry.process_memory import settle_garbage, tune_allocator
 from tidelog.cli import worker
-from tidelog.cli.address import Address, refuse_wildcard, shown
+from tidelog.cli.address import Address, shown
 from tidelog.cli.worker import BACKGROUND_NICENESS
 from tidelog.clock import Clock, SystemClock
 from tidelog.coordinator.cluster.membership import processes
 from tidelog.crash_points import CrashPoints
 from tidelog.entropy import SystemEntropy
-from tidelog.errors import Refused
+from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.identifiers import BrokerId
 from tidelog.network import SocketNetwork
 from tidelog.offload import ThreadOffload
@@ -87,7 +89,7 @@ def server(
     go to stderr.
     """
     if advertised := advertise or listen:
-        refuse_wildcard(advertised)
+        _refuse_wildcard(advertised)
     tune_allocator()
     sys.setswitchinterval(SWITCH_SECONDS)
     settings = load_settings(file=config, flags=assignments)
@@ -97,6 +99,7 @@ def server(
         broker_id=None if broker_id is None else BrokerId(broker_id),
         listen=listen,
         advertise=advertise,
+        own_host=socket.getfqdn(),
         process=processes.current(),
         is_running=processes.is_running,
         descriptors_max=_descriptors_max(),
@@ -170,6 +173,15 @@ def _environment(
         large_batches=large_batches,
         crash_points=crash_points,
     )
+
+
+def _refuse_wildcard(advertised: tuple[str, int]) -> None:
+    """Raises InvalidConfiguration if clients cannot connect to this address, such as 0.0.0.0."""
+    if is_wildcard(advertised[0]):
+        raise InvalidConfiguration(
+            f"clients cannot connect to {shown(advertised)}: give the address that they reach with"
+            " --advertise HOST:PORT"
+        )
 
 
 def _descriptors_max() -> int | None:

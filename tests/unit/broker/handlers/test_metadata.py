@@ -298,3 +298,18 @@ def test_a_cursor_into_a_topic_that_is_gone_goes_on_behind_it() -> None:
         assert places(response) == [("c", 0)]
 
     administer(story)
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(5, ErrorCode.LEADER_NOT_AVAILABLE), (6, ErrorCode.LISTENER_NOT_FOUND)],
+)
+def test_leaders_that_the_client_cannot_reach_are_not_named(version: int, code: ErrorCode) -> None:
+    async def story(broker: AdministeredBroker) -> None:
+        await create(broker, topic("t"))
+        response = await broker.ask(metadata, MetadataRequest(topics=None), version, "OUTSIDE")
+        assert response.brokers == []
+        (partition,) = response.topics[0].partitions
+        assert (partition.error_code, partition.leader_id) == (code, -1)
+
+    administer(story)

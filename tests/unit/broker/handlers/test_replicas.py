@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -154,7 +155,7 @@ def test_the_broker_is_the_one_voter_of_the_metadata(version: int) -> None:
 
 def test_ports_above_32767_are_told() -> None:
     async def story(broker: AdministeredBroker) -> None:
-        broker.advertised = ("host", 65_535)
+        broker.listeners = (replace(broker.listeners[0], advertised=("host", 65_535)),)
         answer = await broker.ask(describe_quorum, DescribeQuorumRequest(), 2)
         assert answer.nodes[0].listeners[0].port == 65_535
 

@@ -8,7 +8,7 @@ from tests.unit.broker.loopback import dispatcher_of
 from tidelog.broker.dispatch.dispatcher import Dispatcher
 from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.request_memory import RequestMemory
-from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.handlers.request_context import ConnectedClient, RequestContext
 from tidelog.broker.network.connection import ServedConnection, TakenRequest
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.protocol.api import ApiKey
@@ -44,8 +44,7 @@ def new_connection(
         dispatcher or new_dispatcher(),
         memory or RequestMemory(-1),
         answers or AnswerMemory(1 << 30),
-        connection_id=1,
-        client_host="1.2.3.4",
+        client=ConnectedClient("1.2.3.4", 1),
         requests_max=REQUESTS_MAX,
         request_bytes_max=REQUEST_BYTES_MAX,
         answer_bytes_max=ANSWER_BYTES_MAX,

@@ -7,11 +7,12 @@ import logging
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.unit.broker.loopback import Client, run, serving
+from tests.unit.broker.loopback import LOOPBACK, Client, run, serving
 from tests.unit.broker.network.served import beat, describe, fetched, held_bytes, init
 from tidelog.broker.handlers.request_context import CloseConnection, RequestContext
 from tidelog.broker.network.reserved_address import ReservedAddress
@@ -353,7 +354,7 @@ def test_an_address_that_is_taken_is_an_error() -> None:
     async def story() -> None:
         async with serving({}) as broker:
             with pytest.raises(Refused, match="address already in use; stop what listens"):
-                await ReservedAddress.take(SocketNetwork(), *broker.address)
+                await ReservedAddress.of(SocketNetwork(), replace(LOOPBACK, address=broker.address))
 
     run(story())
 

@@ -26,9 +26,11 @@ from tidelog.coordinator.cluster.records.records import (
     ConfigsChanged,
     ConfigScope,
     DrainChanged,
+    Endpoint,
     EntryRange,
     IncarnationRetired,
     LeaseResumed,
+    ListenersRegistered,
     LogEndAccepted,
     LossAccepted,
     MetadataEntry,
@@ -100,6 +102,12 @@ def drain(epoch: int, *, draining: bool = True) -> DrainChanged:
     return DrainChanged(Epoch(epoch), draining)
 
 
+def listeners(names: tuple[str, ...] = ("A",), port: int = 9092) -> ListenersRegistered:
+    return ListenersRegistered(
+        tuple([Endpoint(name, "PLAINTEXT", "b3.example", port) for name in names])
+    )
+
+
 REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], str]] = [
     ("entry 0 must create", empty, None, [registered(1)], "entry 0 creates the cluster"),
     ("entry 0 creates only", empty, None, [CLUSTER, registered(1)], "and does nothing else"),
@@ -113,6 +121,13 @@ REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], s
     ("registered by another", harbour, 2, [registered(1)], "incarnation 1-1 is not fenced"),
     ("two in an entry", founded, None, [registered(1), registered(2)], "only fence its own"),
     ("two by an author", harbour, 1, [registered(3), registered(4)], "already registers"),
+    ("listeners of none", harbour, 1, [listeners()], "registers no broker before it"),
+    ("listeners alone", founded, None, [listeners()], "not registered"),
+    ("listeners first", founded, None, [listeners(), registered(3)], "only fence its own"),
+    ("no listeners", founded, None, [registered(3), listeners(())], "are not 1 to 64 different"),
+    ("same name", founded, None, [registered(3), listeners(("A", "A"))], "different listeners"),
+    ("not its own", founded, None, [registered(3), listeners(port=1)], "has the address b3"),
+    ("no port", founded, None, [registered(3), listeners(port=0)], "is not an address"),
     ("negative broker id", founded, None, [registered(-1)], "broker id -1 is not in"),
     ("port 0", founded, None, [registered(1, port=0)], "is not an address"),
     ("port 65536", founded, None, [registered(1, port=65536)], "is not an address"),
@@ -426,3 +441,19 @@ def test_ten_thousand_partitions_are_shared_by_the_states_that_do_not_touch_them
     assert later.topics[NOWHERE] is before.topics[NOWHERE]
     assert later.brokers is not before.brokers
     assert after(later, 2, ProducerIdsAllocated(ProducerId(0), 1)).topics is later.topics
+
+
+def test_a_broker_is_known_by_its_listeners() -> None:
+    named = (
+        Endpoint("CLIENT", "SASL_SSL", "kafka.example", 443),
+        Endpoint("BROKERS", "SSL", "b3.example", 9092),
+    )
+    state = after(harbour(), None, registered(3), ListenersRegistered(named))
+    broker = state.broker(BrokerId(3))
+    assert broker is not None
+    assert broker.endpoint("CLIENT") == named[0]
+    assert broker.endpoint("PLAINTEXT") is None
+    plain = state.broker(BrokerId(1))
+    assert plain is not None
+    assert plain.endpoint("PLAINTEXT") == Endpoint("PLAINTEXT", "PLAINTEXT", "b1.example", 9092)
+    assert plain.endpoint("CLIENT") is None

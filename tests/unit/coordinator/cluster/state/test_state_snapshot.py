@@ -24,7 +24,9 @@ from tidelog.coordinator.cluster.records.records import (
     ConfigsChanged,
     ConfigScope,
     DrainChanged,
+    Endpoint,
     EntryRange,
+    ListenersRegistered,
     LogEndAccepted,
     LossAccepted,
     OffsetRange,
@@ -120,6 +122,15 @@ def test_only_a_snapshot_with_a_drained_broker_is_refused_by_releases_without_dr
         assert "draining" not in members
 
 
+def test_only_a_snapshot_with_listeners_is_refused_by_releases_without_them() -> None:
+    named = ListenersRegistered((Endpoint("A", "SSL", "b3.example", 9092),))
+    state = after(harbour(), None, registered(3), named)
+    assert json.loads(encode_snapshot(state, 5))["format"] == 7
+    assert decode_snapshot(KEY, encode_snapshot(state, 5)) == state
+    members = json.loads(encode_snapshot(after(state, 1, BrokerFenced(Epoch(2))), 5))
+    assert members["format"] == 7
+
+
 def test_the_log_goes_on_from_a_snapshot_as_from_the_state() -> None:
     state = fenced()
     restored = decode_snapshot(KEY, encode_snapshot(state, 5))
@@ -149,6 +160,7 @@ def test_before_entry_0_there_is_nothing_to_snapshot() -> None:
         ({"brokers": 7}, "brokers: 7 is not an array"),
         ({"sequence": None}, "sequence: None is not an integer"),
         ({"draining": [2, 9]}, "it drains brokers that are not live"),
+        ({"listeners": [{"epoch": 9, "endpoints": []}]}, "listeners of brokers that are not"),
         ({"weather": "fine"}, "no field weather"),
     ],
 )
@@ -177,6 +189,6 @@ def test_tenures_that_make_no_sense_are_named(tenures: Any, why: str) -> None:
 
 
 def test_a_newer_format_is_refused_with_both_versions() -> None:
-    data = rewritten(encode_snapshot(harbour(), 5), {"format": 7})
-    with pytest.raises(UnsupportedFormat, match=r"version 7.*up to version 6"):
+    data = rewritten(encode_snapshot(harbour(), 5), {"format": 8})
+    with pytest.raises(UnsupportedFormat, match=r"version 8.*up to version 7"):
         decode_snapshot(KEY, data)
