@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from tidelog.broker.append.appender import Appender
 from tidelog.broker.append.write_path import WritePath
@@ -27,6 +28,7 @@ from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.broker.topics.auto_creations import AutoCreations
+from tidelog.coordinator.cluster.log.leases import read_lease
 
 FETCH_SESSION_ID_MAX = 2**31 - 1
 
@@ -64,6 +66,8 @@ def new_services(
         AutoCreations(),
         environment.clock,
         None,
+        partial(read_lease, environment.store),
+        ownership.watcher.take_over,
     )
     data = DataServices(
         live,

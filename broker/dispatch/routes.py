@@ -10,7 +10,7 @@ from tidelog.broker.handlers.cluster.acls import create_acls, delete_acls, descr
 from tidelog.broker.handlers.cluster.cluster import (
     describe_cluster,
     describe_log_dirs,
-    elect_leaders,
+    unregister_broker,
 )
 from tidelog.broker.handlers.cluster.configs import (
     alter_configs,
@@ -18,12 +18,13 @@ from tidelog.broker.handlers.cluster.configs import (
     incremental_alter_configs,
     list_config_resources,
 )
+from tidelog.broker.handlers.cluster.elections import elect_leaders
 from tidelog.broker.handlers.cluster.metadata import describe_topic_partitions, metadata
 from tidelog.broker.handlers.cluster.metadata_moved import metadata_moved
+from tidelog.broker.handlers.cluster.quorum import describe_quorum
 from tidelog.broker.handlers.cluster.replicas import (
     alter_partition_reassignments,
     alter_replica_log_dirs,
-    describe_quorum,
     list_partition_reassignments,
 )
 from tidelog.broker.handlers.cluster.spreading import drain_brokers, rebalance_brokers
@@ -110,6 +111,7 @@ HANDLERS: Final[Mapping[int, Handler]] = {
             ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
             ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
             ApiKey.ELECT_LEADERS: elect_leaders,
+            ApiKey.UNREGISTER_BROKER: unregister_broker,
             OwnApiKey.METADATA_MOVED: metadata_moved,
             OwnApiKey.DRAIN_BROKERS: drain_brokers,
             OwnApiKey.REBALANCE_BROKERS: rebalance_brokers,

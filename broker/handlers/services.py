@@ -6,7 +6,7 @@ A handler keeps nothing between requests. Each field here is used by a handler o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from tidelog.broker.telemetry.metrics import BrokerMetrics
     from tidelog.broker.topics.auto_creations import AutoCreations
     from tidelog.clock import Clock
+    from tidelog.coordinator.cluster.log.leases import Lease
     from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
     from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
     from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
     from tidelog.entropy import Entropy
-    from tidelog.identifiers import Incarnation
+    from tidelog.identifiers import BrokerId, Incarnation
     from tidelog.wal.write.writer import WalWriter
 
 
@@ -104,6 +105,10 @@ class ClusterServices(MetadataServices):
     clock: Clock
     authorizer: Authorizer | None
     """None if everyone may do everything."""
+    lease_of: Callable[[BrokerId], Awaitable[Lease | None]]
+    """Reads a broker's lease. May raise TidelogError."""
+    take_over: Callable[[Incarnation], Awaitable[None]]
+    """Gives a fenced incarnation's partitions to live brokers. May raise StoreError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from tidelog.broker.ownership.partition_giving import PartitionGiving
+from tidelog.broker.ownership.partition_moves import MOVES_AT_ONCE_MAX
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
@@ -38,7 +39,6 @@ from tidelog.storage.object_store import StoreError
 
 logger = logging.getLogger(__name__)
 
-MOVES_AT_ONCE_MAX: Final = 64
 MOVES_A_REQUEST_MAX: Final = 512
 """The moves of one `rebalance`, so that its answer comes in seconds."""
 MINUTE_SECONDS: Final = 60.0

@@ -55,6 +55,6 @@ def new_ownership(
     )
     giving = PartitionGiving(metadata, writes, coordinators.keep_in_step)
     balancer = Balancer(metadata, me, giving, environment.clock, settings)
-    moves = PartitionMoves(membership.state, me, giving, peers)
+    moves = PartitionMoves(membership.state, me, giving, recovery, peers)
     rebalances = Rebalances(membership.state, me, balancer, peers)
     return Ownership(watcher, recovery, giving, balancer, moves, rebalances)

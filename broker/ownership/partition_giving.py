@@ -51,6 +51,7 @@ class PartitionGiving:
         self._writes = writes
         self._epoch = writes.wal.incarnation.epoch
         self._withheld = withheld
+        self._under_way: dict[TopicPartition, Epoch] = {}
         self._begun: set[asyncio.Task[frozenset[TopicPartition]]] = set()
 
     async def give(self, receivers: Mapping[TopicPartition, Epoch]) -> frozenset[TopicPartition]:
@@ -64,6 +65,11 @@ class PartitionGiving:
         self._begun.add(begun)
         begun.add_done_callback(self._begun.discard)
         return await asyncio.shield(begun)
+
+    @property
+    def under_way(self) -> Mapping[TopicPartition, Epoch]:
+        """The partitions that are being given, with their receivers."""
+        return self._under_way
 
     @property
     def stuck(self) -> frozenset[TopicPartition]:
@@ -83,7 +89,18 @@ class PartitionGiving:
         giving = [each for each in found if each is not None and each.fault is None]
         for partition in giving:
             registry.withhold(partition)
+        places = [partition.log.partition for partition in giving]
+        self._under_way |= {place: receivers[place] for place in places}
         self._withheld()
+        try:
+            return await self._move_when_durable(giving, receivers)
+        finally:
+            for place in places:
+                del self._under_way[place]
+
+    async def _move_when_durable(
+        self, giving: Sequence[Partition], receivers: Mapping[TopicPartition, Epoch]
+    ) -> frozenset[TopicPartition]:
         await self._writes.durable()
         try:
             return await self._move(giving, receivers)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from tidelog.broker.environment import BrokerEnvironment
@@ -81,6 +81,11 @@ class PartitionRecovery:
     def waiting(self) -> int:
         """The number of given partitions that are not listed yet."""
         return len(self._given)
+
+    @property
+    def opening(self) -> Collection[TopicPartition]:
+        """The given partitions that are not listed yet."""
+        return self._given.keys()
 
     def subscribe(self, listener: Listed) -> None:
         """Call `listener` for each group of partitions that is listed from now on."""

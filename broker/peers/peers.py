@@ -11,6 +11,7 @@ from tidelog.broker.peers.hints import HintForm
 from tidelog.broker.peers.markers import MarkerCodes, MarkerForm, RemoteMarkers
 from tidelog.broker.peers.metrics import PeerMetrics
 from tidelog.broker.peers.moves import Move, MoveForm, MoveOutcome
+from tidelog.broker.peers.reassignments import MoveUnderWay, ReassignmentForm
 from tidelog.broker.peers.rebalances import Rebalanced, RebalanceForm
 from tidelog.broker.peers.requests import PeerRequests
 from tidelog.broker.settings.settings import BrokerSettings
@@ -47,6 +48,9 @@ class Peers:
         self._moves: PeerRequests[Move, MoveOutcome] = PeerRequests(
             self._connections, clock, entropy, MoveForm(), self.metrics
         )
+        self._reassignments: PeerRequests[None, tuple[MoveUnderWay, ...]] = PeerRequests(
+            self._connections, clock, entropy, ReassignmentForm(), self.metrics, in_flight_max=1
+        )
         self._rebalances: PeerRequests[BrokerId, Rebalanced] = PeerRequests(
             self._connections, clock, entropy, RebalanceForm(), self.metrics, in_flight_max=1
         )
@@ -57,6 +61,7 @@ class Peers:
             self._enlistments,
             self._markers,
             self._moves,
+            self._reassignments,
             self._rebalances,
             self._hints,
         )
@@ -80,6 +85,10 @@ class Peers:
     def move(self, peer: Epoch, move: Move) -> asyncio.Future[MoveOutcome]:
         """Ask the owner of a partition to give it away."""
         return self._moves.ask(peer, move)
+
+    def moves_under_way(self, peer: Epoch) -> asyncio.Future[tuple[MoveUnderWay, ...]]:
+        """Ask a broker for the moves in which it takes part."""
+        return self._reassignments.ask(peer, None)
 
     def rebalance(self, peer: Epoch, broker_id: BrokerId) -> asyncio.Future[Rebalanced]:
         """Ask a broker to give away what is above its fair share."""

@@ -81,6 +81,7 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
@@ -143,6 +144,7 @@ ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.DESCRIBE_QUORUM: (0, 2),
         ApiKey.DESCRIBE_CLUSTER: (0, 2),
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
+        ApiKey.UNREGISTER_BROKER: (0, 0),
         ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
         ApiKey.LIST_TRANSACTIONS: (0, 2),
         ApiKey.CONSUMER_GROUP_HEARTBEAT: (0, 1),
@@ -243,6 +245,7 @@ for _request, _response in (
     (quorum.DescribeQuorumRequest, quorum.DescribeQuorumResponse),
     (metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
     (transaction_listing.DescribeProducersRequest, transaction_listing.DescribeProducersResponse),
+    (metadata.UnregisterBrokerRequest, metadata.UnregisterBrokerResponse),
     (
         transaction_listing.DescribeTransactionsRequest,
         transaction_listing.DescribeTransactionsResponse,

@@ -1,4 +1,4 @@
-"""DescribeCluster, DescribeLogDirs and ElectLeaders."""
+"""DescribeCluster, UnregisterBroker and DescribeLogDirs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import ClusterServices
 from tidelog.broker.topics.topic_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
+from tidelog.coordinator.cluster.membership.draining import not_live
 from tidelog.coordinator.cluster.records.topics import Topic
-from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import TidelogError
-from tidelog.identifiers import TopicId, TopicPartition
+from tidelog.identifiers import BrokerId, TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Response
 from tidelog.protocol.schemas.cluster.metadata import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 )
 from tidelog.protocol.schemas.cluster.replicas import (
     DescribeLogDirsPartition,
@@ -26,18 +28,14 @@ from tidelog.protocol.schemas.cluster.replicas import (
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    PartitionElectionResult,
-    ReplicaElectionResult,
 )
+from tidelog.storage.object_store import StoreError
 
 logger = logging.getLogger(__name__)
 
 SLICE_TOPICS = 64
 SLICE_PARTITIONS = 1024
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
-PREFERRED_ELECTION, UNCLEAN_ELECTION = 0, 1
 
 
 async def describe_cluster(
@@ -52,6 +50,7 @@ async def describe_cluster(
             ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             "this is a broker; there are no controllers",
         )
+    await broker.renewal.renewed(even_if_alone=True)
     state = broker.metadata.state
     infos = list(state.live_brokers())
     if request.include_fenced_brokers:
@@ -76,6 +75,41 @@ async def describe_cluster(
         else OPERATIONS_NOT_ASKED,
         broker_epoch=broker.incarnation.epoch,
     )
+
+
+async def unregister_broker(
+    broker: ClusterServices, request: UnregisterBrokerRequest, _context: RequestContext
+) -> UnregisterBrokerResponse:
+    """Forget a broker that has ended: its partitions go to the others before the answer.
+
+    A live one is refused. It leaves when it is stopped, or when it is found dead and fenced.
+    """
+    await broker.renewal.renewed(even_if_alone=True)
+    state, broker_id = broker.metadata.state, BrokerId(request.broker_id)
+    live = state.broker(broker_id)
+    if live is not None:
+        return UnregisterBrokerResponse(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"broker {broker_id} lives: it is {live.process}, which serves"
+            f" {live.host}:{live.port}. Stop that process first; a broker that has died is fenced"
+            f" {live.session_timeout_ms} ms after its last sign of life",
+        )
+    waiting = [info for info in state.fenced_not_retired() if info.broker_id == broker_id]
+    retired = any(wal.incarnation.broker_id == broker_id for wal in state.retired.values())
+    if not waiting and not retired:
+        return UnregisterBrokerResponse(
+            error_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
+            error_message=not_live(state, broker_id),
+        )
+    try:
+        for info in waiting:
+            await broker.take_over(info.incarnation)
+    except StoreError as error:
+        return UnregisterBrokerResponse(
+            error_code=ErrorCode.REQUEST_TIMED_OUT,
+            error_message=f"broker {broker_id} still owns partitions: {error}",
+        )
+    return UnregisterBrokerResponse(error_message=None)
 
 
 async def describe_log_dirs(
@@ -133,53 +167,3 @@ async def _stored_bytes(broker: ClusterServices, topic_id: TopicId) -> Mapping[i
             "a table's size is unknown", extra={"topic_id": str(topic_id), "why": str(error)}
         )
         return {}
-
-
-async def elect_leaders(
-    broker: ClusterServices, request: ElectLeadersRequest, context: RequestContext
-) -> Response | None:
-    """Elect nothing: a partition's owner leads it.
-
-    As in Kafka, a request for all partitions does not list those that need no election.
-    """
-    if request.election_type not in (PREFERRED_ELECTION, UNCLEAN_ELECTION):
-        return error_response(
-            request,
-            context.api_version,
-            ErrorCode.INVALID_REQUEST,
-            f"there is no election type {request.election_type}",
-        )
-    state = broker.metadata.state
-    return ElectLeadersResponse(
-        replica_election_results=[
-            ReplicaElectionResult(
-                topic=topic.topic,
-                partition_result=[
-                    _elected(state, topic.topic, partition, request.election_type)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topic_partitions or ()
-        ]
-    )
-
-
-def _elected(
-    state: ClusterState, name: str, partition: int, election_type: int
-) -> PartitionElectionResult:
-    topic = state.topic_named(name)
-    leader = state.leader(TopicPartition(topic.topic_id, partition)) if topic else None
-    if leader is None:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        message = f"there is no partition {name[:249]}-{partition}"
-    elif state.is_live(leader.incarnation.epoch):
-        code = ErrorCode.ELECTION_NOT_NEEDED
-        message = "the partition's owner leads it"
-    else:
-        code = (
-            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-            if election_type == PREFERRED_ELECTION
-            else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-        )
-        message = "the partition's owner is fenced and no broker has taken over yet"
-    return PartitionElectionResult(partition_id=partition, error_code=code, error_message=message)

@@ -12,5 +12,5 @@ async def metadata_moved(
 ) -> MetadataMovedResponse:
     """Read the log unless this broker has the entry."""
     if request.sequence > broker.metadata.state.sequence:
-        await broker.renewal.renewed(by_peer=True)
+        await broker.renewal.renewed(even_if_alone=True)
     return MetadataMovedResponse()

@@ -1,7 +1,8 @@
-"""AlterReplicaLogDirs, AlterPartitionReassignments, ListPartitionReassignments and DescribeQuorum.
+"""AlterReplicaLogDirs, AlterPartitionReassignments and ListPartitionReassignments.
 
 A partition has one replica, with its owner, in the only log directory, which is the bucket. A
-reassignment moves that replica to another broker, and is over when it is answered.
+reassignment moves that replica to another broker. It is under way from the moment at which the
+giver stops to serve the partition until the receiver serves it.
 """
 
 from __future__ import annotations
@@ -10,20 +11,12 @@ from collections.abc import Mapping
 
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import ClusterServices
+from tidelog.broker.peers.connections import PeerUnreachable
 from tidelog.broker.peers.moves import Move, MoveOutcome
 from tidelog.broker.topics.topic_creation import TopicRefused, named_owner
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import BrokerId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.cluster.quorum import (
-    DescribeQuorumPartitionResponse,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    DescribeQuorumTopicResponse,
-    QuorumListener,
-    QuorumNode,
-    ReplicaState,
-)
 from tidelog.protocol.schemas.cluster.replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -33,13 +26,12 @@ from tidelog.protocol.schemas.cluster.replicas import (
     AlterReplicaLogDirTopicResult,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
     ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-
-METADATA_TOPIC = "__cluster_metadata"
-METADATA_PARTITION = 0
 
 
 async def alter_replica_log_dirs(
@@ -76,10 +68,38 @@ def _moved(broker: ClusterServices, path: str, name: str, number: int) -> ErrorC
 
 
 async def list_partition_reassignments(
-    _broker: ClusterServices, _request: ListPartitionReassignmentsRequest, _context: RequestContext
+    broker: ClusterServices, request: ListPartitionReassignmentsRequest, _context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """No reassignment: each is over when it is answered."""
-    return ListPartitionReassignmentsResponse(error_message=None)
+    """The moves that are under way, of all brokers or of this one. An error lists none of them."""
+    # The renewal waits for the entries of moves that this broker is giving.
+    moves = await broker.moves.under_way(passes_on=False)
+    await broker.renewal.renewed(even_if_alone=True)
+    try:
+        moves |= await broker.moves.under_way(passes_on=not request.is_forwarded)
+    except PeerUnreachable as error:
+        return ListPartitionReassignmentsResponse(
+            error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=str(error)
+        )
+    asked = None
+    if request.topics is not None:
+        asked = {(topic.name, n) for topic in request.topics for n in topic.partition_indexes}
+    topics: dict[str, list[OngoingPartitionReassignment]] = {}
+    for move in sorted(moves):
+        if asked is None or (move.topic, move.partition) in asked:
+            topics.setdefault(move.topic, []).append(
+                OngoingPartitionReassignment(
+                    partition_index=move.partition,
+                    replicas=[move.receiver, move.giver],
+                    adding_replicas=[move.receiver],
+                    removing_replicas=[move.giver],
+                )
+            )
+    return ListPartitionReassignmentsResponse(
+        error_message=None,
+        topics=[
+            OngoingTopicReassignment(name=name, partitions=found) for name, found in topics.items()
+        ],
+    )
 
 
 async def alter_partition_reassignments(
@@ -147,49 +167,3 @@ def _place(state: ClusterState, name: str, number: int) -> TopicPartition | None
     if topic is None or not 0 <= number < topic.partition_count:
         return None
     return TopicPartition(topic.topic_id, number)
-
-
-async def describe_quorum(
-    broker: ClusterServices, request: DescribeQuorumRequest, _context: RequestContext
-) -> DescribeQuorumResponse:
-    """One voter, this broker, and the metadata log, which is always durable."""
-    listeners = [
-        QuorumListener(name=each.name, host=each.advertised[0], port=each.advertised[1])
-        for each in broker.listeners
-    ]
-    return DescribeQuorumResponse(
-        error_message=None,
-        topics=[
-            DescribeQuorumTopicResponse(
-                topic_name=topic.topic_name,
-                partitions=[
-                    _quorum(broker, topic.topic_name, each.partition_index)
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-        nodes=[QuorumNode(node_id=broker.incarnation.broker_id, listeners=listeners)],
-    )
-
-
-def _quorum(broker: ClusterServices, name: str, number: int) -> DescribeQuorumPartitionResponse:
-    if (name, number) != (METADATA_TOPIC, METADATA_PARTITION):
-        return DescribeQuorumPartitionResponse(
-            partition_index=number,
-            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            error_message=f"{METADATA_TOPIC}-{METADATA_PARTITION} alone has a quorum",
-            leader_id=-1,
-        )
-    me, end = broker.incarnation, broker.metadata.state.sequence + 1
-    voter = ReplicaState(
-        replica_id=me.broker_id, log_end_offset=end, last_caught_up_timestamp=broker.clock.time_ms()
-    )
-    return DescribeQuorumPartitionResponse(
-        partition_index=number,
-        error_message=None,
-        leader_id=me.broker_id,
-        leader_epoch=me.epoch,
-        high_watermark=end,
-        current_voters=[voter],
-    )

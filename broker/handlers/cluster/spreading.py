@@ -70,7 +70,7 @@ async def rebalance_brokers(
     broker: ClusterServices, request: RebalanceBrokersRequest, _context: RequestContext
 ) -> RebalanceBrokersResponse:
     """All brokers give away what is above their fair share; answered when they have."""
-    await broker.renewal.renewed(by_peer=request.is_forwarded)
+    await broker.renewal.renewed(even_if_alone=request.is_forwarded)
     found = await broker.rebalances.rebalance(passes_on=not request.is_forwarded)
     return RebalanceBrokersResponse(
         error_message=None,

@@ -116,7 +116,7 @@ async def _answer(
             is_lost = True
     if any(each.code in _OF_THE_VIEW for each in outcomes):
         # The coordinator may know more than this broker. It sends the marker again.
-        await broker.renewal.renewed(by_peer=True)
+        await broker.renewal.renewed(even_if_alone=True)
     return WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(

@@ -280,7 +280,7 @@ async def _enlisted_of_many(
     enlisted = await asyncio.gather(*asked)
     if any(ErrorCode.NOT_COORDINATOR in each.codes.values() for each in enlisted):
         # The asking broker may know of a move that this one has not read. It asks again.
-        await broker.renewal.renewed(by_peer=True)
+        await broker.renewal.renewed(even_if_alone=True)
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResult(

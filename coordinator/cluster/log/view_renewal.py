@@ -39,13 +39,14 @@ class ViewRenewal:
         if self._is_needed:
             self._requested.set()
 
-    async def renewed(self, *, by_peer: bool = False) -> None:
+    async def renewed(self, *, even_if_alone: bool = False) -> None:
         """Wait until the view has all entries that were there at the call.
 
-        After an error of the store the view is as it was, and the log says so. `by_peer`: another
-        broker asks, so this one is not alone, whatever its view says.
+        After an error of the store the view is as it was, and the log says so. `even_if_alone`:
+        also if this broker knows no other one. So it must be when another broker asks, or an
+        operator asks about others: one that has just registered is not in the view yet.
         """
-        if by_peer or self._is_needed:
+        if even_if_alone or self._is_needed:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(done)
             self._requested.set()

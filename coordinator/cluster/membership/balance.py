@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Epoch, TopicPartition
@@ -38,7 +38,24 @@ def plan_moves(
     moves: dict[TopicPartition, Epoch] = {}
     for group in _groups(state):
         room = moves_max - len(moves)
-        moves |= _plan(state, giver, group, tolerance_percent, room, stuck)
+        balance = _Balance(state, group)
+        moves |= balance.given_by(giver, tolerance_percent, room, lambda place: place not in stuck)
+    return moves
+
+
+def plan_election(
+    state: ClusterState, asked: Collection[TopicPartition]
+) -> dict[TopicPartition, Epoch]:
+    """The partitions among `asked` that should have another owner, with that owner.
+
+    They are the surplus of brokers that have more than their fair share, all brokers together. So
+    an election of all partitions leaves every broker with its share.
+    """
+    moves: dict[TopicPartition, Epoch] = {}
+    for group in _groups(state):
+        balance = _Balance(state, group)
+        for giver in sorted(state.live_epochs.values()):
+            moves |= balance.given_by(giver, 0, len(asked), lambda place: place in asked)
     return moves
 
 
@@ -61,33 +78,43 @@ def _groups(state: ClusterState) -> list[_Owned]:
     return [*internal, others]
 
 
-def _plan(
-    state: ClusterState,
-    giver: Epoch,
-    group: _Owned,
-    tolerance_percent: int,
-    moves_max: int,
-    stuck: Container[TopicPartition],
-) -> dict[TopicPartition, Epoch]:
-    takers = [info.epoch for info in state.takers()]
-    loads = Counter(dict.fromkeys(state.live_epochs.values(), 0))
-    loads.update(owner for _, owner in group if owner in loads)
-    if giver not in loads or not takers or takers == [giver]:
-        return {}
-    fair, rest = divmod(sum(loads.values()), len(takers))
-    # Where the number does not divide, those that have most keep one more.
-    ranked = sorted(takers, key=lambda epoch: (-loads[epoch], epoch))
-    shares = {epoch: fair + (rank < rest) for rank, epoch in enumerate(ranked)}
-    surplus = loads[giver] - shares.get(giver, 0)
-    tolerated = fair * tolerance_percent // 100 if giver in shares else 0
-    if surplus <= tolerated:
-        return {}
-    own = [place for place, owner in group if owner == giver and place not in stuck]
-    heap = [(loads[epoch], epoch) for epoch in takers if loads[epoch] < shares[epoch]]
-    heapq.heapify(heap)
-    moves = {}
-    for place in own[: min(surplus, moves_max)]:
-        load, epoch = heap[0]
-        moves[place] = epoch
-        heapq.heapreplace(heap, (load + 1, epoch))
-    return moves
+class _Balance:
+    """The loads and fair shares of one group's owners."""
+
+    def __init__(self, state: ClusterState, group: _Owned) -> None:
+        self._group = group
+        self._takers = [info.epoch for info in state.takers()]
+        self._loads = Counter(dict.fromkeys(state.live_epochs.values(), 0))
+        self._loads.update(owner for _, owner in group if owner in self._loads)
+        fair, rest = divmod(sum(self._loads.values()), len(self._takers) or 1)
+        self._fair = fair
+        # Where the number does not divide, those that have most keep one more.
+        ranked = sorted(self._takers, key=lambda epoch: (-self._loads[epoch], epoch))
+        self._shares = {epoch: fair + (rank < rest) for rank, epoch in enumerate(ranked)}
+
+    def given_by(
+        self,
+        giver: Epoch,
+        tolerance_percent: int,
+        moves_max: int,
+        may_go: Callable[[TopicPartition], bool],
+    ) -> dict[TopicPartition, Epoch]:
+        """The giver's moves. They count for the givers after it."""
+        loads, shares = self._loads, self._shares
+        if giver not in loads or not self._takers or self._takers == [giver]:
+            return {}
+        surplus = loads[giver] - shares.get(giver, 0)
+        tolerated = self._fair * tolerance_percent // 100 if giver in shares else 0
+        if surplus <= tolerated:
+            return {}
+        own = [place for place, owner in self._group if owner == giver and may_go(place)]
+        heap = [(loads[epoch], epoch) for epoch in self._takers if loads[epoch] < shares[epoch]]
+        heapq.heapify(heap)
+        moves = {}
+        for place in own[: min(surplus, moves_max)]:
+            load, epoch = heap[0]
+            moves[place] = epoch
+            heapq.heapreplace(heap, (load + 1, epoch))
+        loads.update(moves.values())
+        loads[giver] -= len(moves)
+        return moves

@@ -196,7 +196,7 @@ class Watcher:
                     self._turn_may_be.clear()
                     now, uniform = self._clock.monotonic(), self._entropy.uniform
                     for dead in self._turns.begin(self._log.state, now, uniform):
-                        tasks.create_task(self._take_over(dead))
+                        tasks.create_task(self._take_over_unless_refused(dead))
                     seconds = self._turns.next_at() - now
                     try:
                         async with asyncio.timeout(seconds if math.isfinite(seconds) else None):
@@ -207,23 +207,30 @@ class Watcher:
             # The first failure caused the others: the task group cancelled those tasks.
             raise errors.exceptions[0] from None
 
-    async def _take_over(self, dead: Incarnation) -> None:
+    async def take_over(self, dead: Incarnation) -> None:
+        """Divide a fenced incarnation's partitions now, whatever its turn.
+
+        Raises StoreError, after which the turns go on, and what `take_over` raises.
+        """
         sizes = self._sizes()
 
         def assign(state: ClusterState, dead: Epoch) -> Mapping[TopicPartition, Epoch]:
             return spread(state, dead, sizes, self._leases.doubtful | self._connections.lost)
 
+        await take_over(
+            self._log,
+            self._store,
+            self._clock,
+            self._entropy,
+            self._me,
+            dead,
+            self._in_flight_max,
+            assign,
+        )
+
+    async def _take_over_unless_refused(self, dead: Incarnation) -> None:
         try:
-            await take_over(
-                self._log,
-                self._store,
-                self._clock,
-                self._entropy,
-                self._me,
-                dead,
-                self._in_flight_max,
-                assign,
-            )
+            await self.take_over(dead)
         except (Refused, StoreError, UnsupportedFormat) as error:
             logger.warning(
                 "a fenced broker's partitions could not be taken over; the next attempt follows",

@@ -36,12 +36,14 @@ class BrokerInfo:
     endpoints: tuple[Endpoint, ...] = ()
     """Its listeners; empty if it has only PLAINTEXT, at `host` and `port`."""
 
+    @property
+    def listeners(self) -> tuple[Endpoint, ...]:
+        """The addresses of all its listeners for clients."""
+        return self.endpoints or (Endpoint(PLAIN_LISTENER, PLAIN_LISTENER, self.host, self.port),)
+
     def endpoint(self, listener: str) -> Endpoint | None:
         """The address of a listener for clients; None if the broker has no such listener."""
-        if not self.endpoints:
-            plain = Endpoint(PLAIN_LISTENER, PLAIN_LISTENER, self.host, self.port)
-            return plain if listener == PLAIN_LISTENER else None
-        return next((each for each in self.endpoints if each.listener == listener), None)
+        return next((each for each in self.listeners if each.listener == listener), None)
 
     @property
     def broker_id(self) -> BrokerId:

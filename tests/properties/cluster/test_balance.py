@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.coordinator.cluster.samples import CLUSTER, after, registered
 from tidelog.coordinator.cluster.membership.assignment import spread
-from tidelog.coordinator.cluster.membership.balance import plan_moves
+from tidelog.coordinator.cluster.membership.balance import plan_election, plan_moves
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     DrainChanged,
@@ -123,3 +123,27 @@ def test_a_drain_gives_all_and_spreads_it(state: ClusterState) -> None:
     assert set(moves) == set(state.owned_by(giver))
     state = after(moved(state, giver, moves), giver, BrokerFenced(giver))
     assert all(state.is_live(owner) for owner in moves.values())
+
+
+@given(uneven(), st.data())
+def test_an_election_moves_only_what_is_asked_for_and_all_of_it_balances(
+    state: ClusterState, data: st.DataObject
+) -> None:
+    everything = [
+        TopicPartition(topic.topic_id, number)
+        for topic in state.topics.values()
+        for number in range(topic.partition_count)
+    ]
+    asked = data.draw(st.sets(st.sampled_from(everything)))
+    some = plan_election(state, asked)
+    assert some.keys() <= asked
+    moves = plan_election(state, frozenset(everything))
+    assert len(some) <= len(moves)
+    for place, receiver in moves.items():
+        leader = state.leader(place)
+        assert leader is not None
+        state = moved(state, leader.incarnation.epoch, {place: receiver})
+    for internal in (True, False):
+        found = loads(state, internal=internal)
+        assert max(found) - min(found) <= 1
+    assert plan_election(state, frozenset(everything)) == {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from tidelog.broker.authorization.authorizer import Authorizer
@@ -12,6 +13,7 @@ from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import Services
 from tidelog.broker.ownership.partition_giving import PartitionGiving
 from tidelog.broker.ownership.partition_moves import PartitionMoves
+from tidelog.broker.ownership.partition_recovery import PartitionRecovery
 from tidelog.broker.peers.peers import Peers
 from tidelog.broker.settings.listeners import BoundListener
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig, effective_topic_config
@@ -20,17 +22,19 @@ from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.broker.topics.auto_creations import AutoCreations
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.takeover import all_to, successions
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
     BROKER_VERSION,
     BrokerFenced,
     BrokerRegistered,
     ConfigScope,
+    IncarnationRetired,
 )
 from tidelog.coordinator.cluster.records.topics import Topic
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import SeededEntropy
-from tidelog.identifiers import BrokerId, Epoch, Incarnation, TopicId, TopicPartition
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot, TopicId, TopicPartition
 from tidelog.network import SocketNetwork
 from tidelog.protocol.codec import decode, encode
 from tidelog.protocol.message import Request, Response
@@ -70,7 +74,7 @@ class Renewal:
         self._metadata = metadata
         self.waits = 0
 
-    async def renewed(self) -> None:
+    async def renewed(self, *, even_if_alone: bool = False) -> None:
         self.waits += 1
         await self._metadata.refresh()
 
@@ -78,8 +82,16 @@ class Renewal:
 class NothingToGive:
     """Gives no partition away: without a data path there is none."""
 
+    under_way: Mapping[TopicPartition, Epoch] = MappingProxyType({})
+
     async def give(self, receivers: Mapping[TopicPartition, Epoch]) -> frozenset[TopicPartition]:
         return frozenset()
+
+
+class NothingToOpen:
+    """Opens no partition: without a data path there is none."""
+
+    opening: Sequence[TopicPartition] = ()
 
 
 class AdministeredBroker:
@@ -97,6 +109,7 @@ class AdministeredBroker:
             lambda: metadata.state,
             incarnation,
             cast(PartitionGiving, NothingToGive()),
+            cast(PartitionRecovery, NothingToOpen()),
             cast(Peers, None),
         )
         self.static_settings = settings
@@ -117,6 +130,12 @@ class AdministeredBroker:
     @property
     def state(self) -> ClusterState:
         return self.metadata.state
+
+    async def take_over(self, dead: Incarnation) -> None:
+        """Retire a fenced incarnation. Without a data path there is no WAL to seal."""
+        owners = all_to(self.incarnation.epoch)(self.state, dead.epoch)
+        retired = IncarnationRetired(dead.epoch, Slot(0), successions(owners))
+        await self.metadata.append(self.incarnation.epoch, lambda _: (retired,))
 
     @property
     def settings(self) -> BrokerSettings:

@@ -11,12 +11,16 @@ from tests.unit.broker.handlers.test_topics import create, topic
 from tidelog.broker.handlers.cluster.cluster import (
     describe_cluster,
     describe_log_dirs,
-    elect_leaders,
+    unregister_broker,
 )
+from tidelog.broker.handlers.cluster.elections import elect_leaders
 from tidelog.broker.handlers.groups.coordinator import find_coordinator
 from tidelog.clock import SystemClock
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.schemas.cluster.metadata import DescribeClusterRequest
+from tidelog.protocol.schemas.cluster.metadata import (
+    DescribeClusterRequest,
+    UnregisterBrokerRequest,
+)
 from tidelog.protocol.schemas.cluster.replicas import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -51,6 +55,29 @@ def test_fenced_brokers_are_described_where_asked_for() -> None:
             request = DescribeClusterRequest(include_fenced_brokers=wanted)
             response = await second.ask(describe_cluster, request, 2)
             assert [(each.broker_id, each.is_fenced) for each in response.brokers] == expected
+        for broker in (first, second):
+            await broker.metadata.close()
+
+    asyncio.run(main())
+
+
+def test_a_fenced_broker_is_listed_until_it_is_unregistered() -> None:
+    async def main() -> None:
+        store = MemoryStore(SystemClock())
+        first, second = await new_broker(store, 1), await new_broker(store, 2)
+        await create(first, topic("t"))
+        await first.end()
+        for fenced, listed in ((True, [2, 1]), (False, [2])):
+            request = DescribeClusterRequest(include_fenced_brokers=fenced)
+            response = await second.ask(describe_cluster, request, 2)
+            assert [each.broker_id for each in response.brokers] == listed
+        for _ in range(2):
+            answer = await second.ask(unregister_broker, UnregisterBrokerRequest(broker_id=1), 0)
+            assert (answer.error_code, answer.error_message) == (0, None)
+            everything = DescribeClusterRequest(include_fenced_brokers=True)
+            response = await second.ask(describe_cluster, everything, 2)
+            assert [each.broker_id for each in response.brokers] == [2]
+        assert second.owners("t") == [2]
         for broker in (first, second):
             await broker.metadata.close()
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
 from tests.unit.broker.administered import AdministeredBroker, administer, new_broker
 from tests.unit.broker.handlers.test_topics import create, topic
+from tidelog.broker.handlers.cluster.quorum import describe_quorum
 from tidelog.broker.handlers.cluster.replicas import (
     alter_partition_reassignments,
     alter_replica_log_dirs,
-    describe_quorum,
     list_partition_reassignments,
 )
 from tidelog.clock import SystemClock
@@ -148,15 +147,16 @@ def test_the_broker_is_the_one_voter_of_the_metadata(version: int) -> None:
         if version >= 2:
             (node,) = answer.nodes
             (listener,) = node.listeners
-            assert (node.node_id, listener.host, listener.port) == (1, "host", 9092)
+            assert (node.node_id, listener.host, listener.port) == (1, "host1", 9093)
 
     administer(story)
 
 
 def test_ports_above_32767_are_told() -> None:
-    async def story(broker: AdministeredBroker) -> None:
-        broker.listeners = (replace(broker.listeners[0], advertised=("host", 65_535)),)
+    async def main() -> None:
+        broker = await new_broker(MemoryStore(SystemClock()), 40_000)
         answer = await broker.ask(describe_quorum, DescribeQuorumRequest(), 2)
-        assert answer.nodes[0].listeners[0].port == 65_535
+        assert answer.nodes[0].listeners[0].port == 49_092
+        await broker.metadata.close()
 
-    administer(story)
+    asyncio.run(main())

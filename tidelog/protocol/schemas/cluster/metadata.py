@@ -1,4 +1,6 @@
-"""Metadata (3), DescribeCluster (60) and DescribeTopicPartitions (75): brokers and leaders."""
+"""Metadata (3), DescribeCluster (60), UnregisterBroker (64) and DescribeTopicPartitions (75):
+brokers and leaders.
+"""
 
 from __future__ import annotations
 
@@ -117,6 +119,20 @@ class DescribeClusterResponse(Response, api_key=60, versions=(0, 2), flexible=0)
     brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
     cluster_authorized_operations: int = int32(default=-(2**31))
     broker_epoch: int = int64(default=NO_BROKER_EPOCH, tag=OWN_TAGS_FROM)
+
+
+class UnregisterBrokerRequest(
+    Request["UnregisterBrokerResponse"], api_key=64, versions=(0, 0), flexible=0
+):
+    """Forget a broker that has ended."""
+
+    broker_id: int = int32()
+
+
+class UnregisterBrokerResponse(Response, api_key=64, versions=(0, 0), flexible=0):
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
 
 
 class DescribeTopicPartitionsTopic(Struct):

@@ -191,12 +191,16 @@ class ListPartitionReassignmentsTopics(Struct):
 class ListPartitionReassignmentsRequest(
     Request["ListPartitionReassignmentsResponse"], api_key=46, versions=(0, 0), flexible=0
 ):
-    """Request the ongoing reassignments; None as `topics` requests all."""
+    """Request the ongoing reassignments; None as `topics` requests all.
+
+    `is_forwarded`: Tidelog's own; a broker asks another one for those that it takes part in.
+    """
 
     timeout_ms: int = int32(default=60000)
     topics: list[ListPartitionReassignmentsTopics] | None = array(
         ListPartitionReassignmentsTopics, nullable="0+", default=None
     )
+    is_forwarded: bool = boolean(default=False, tag=OWN_TAGS_FROM)
 
 
 class OngoingPartitionReassignment(Struct):
