@@ -80,9 +80,9 @@ class Balancer:
             self._look_at = self._clock.monotonic() + self._pause(given)
 
     async def rebalance(self) -> int:
-        """Give away what is above the fair share, and return how much: 0 when all is given.
+        """Give away the partitions above the fair share; return how many: 0 when all are given.
 
-        What is left over is being opened, is damaged, or exceeds MOVES_A_REQUEST_MAX. Raises
+        It keeps partitions that are opening or damaged, and those above MOVES_A_REQUEST_MAX. Raises
         Refused and StoreError, after which it may be repeated, and WalLost and Fenced.
         """
         total = 0

@@ -77,7 +77,7 @@ class PartitionGiving:
         return frozenset(each.log.partition for each in self._writes.partitions.faulty)
 
     async def close(self) -> None:
-        """Stop. The outcome of what was begun stays unknown."""
+        """Stop. The outcome of gifts that have begun stays unknown."""
         begun = tuple(self._begun)
         for task in begun:
             task.cancel()

@@ -91,7 +91,7 @@ class Peers:
         return self._reassignments.ask(peer, None)
 
     def rebalance(self, peer: Epoch, broker_id: BrokerId) -> asyncio.Future[Rebalanced]:
-        """Ask a broker to give away what is above its fair share."""
+        """Ask a broker to give away the partitions above its fair share."""
         return self._rebalances.ask(peer, broker_id)
 
     def follow(self, sequence: int) -> None:

@@ -208,7 +208,7 @@ async def draining_brokers(client: Client) -> frozenset[int]:
 
 
 async def rebalance_brokers(client: Client) -> list[BrokerRebalance]:
-    """Let all brokers give away what is above their fair share; what each one gave.
+    """Let every broker give away the partitions above its fair share; how many each one gave.
 
     Raises:
         RequestRefused: the broker refuses.

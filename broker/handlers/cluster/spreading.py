@@ -69,7 +69,7 @@ async def _drained(broker: ClusterServices, asked: BrokerDrain) -> BrokerDrainRe
 async def rebalance_brokers(
     broker: ClusterServices, request: RebalanceBrokersRequest, _context: RequestContext
 ) -> RebalanceBrokersResponse:
-    """All brokers give away what is above their fair share; answered when they have."""
+    """Every broker gives away the partitions above its fair share, before the answer."""
     await broker.renewal.renewed(even_if_alone=request.is_forwarded)
     found = await broker.rebalances.rebalance(passes_on=not request.is_forwarded)
     return RebalanceBrokersResponse(

@@ -1,4 +1,4 @@
-"""RebalanceBrokers (20005), Tidelog's own: brokers give away now what is above their fair share."""
+"""RebalanceBrokers (20005), Tidelog's own: brokers give away partitions above their fair share."""
 
 from __future__ import annotations
 
