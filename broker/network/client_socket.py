@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Final, Protocol, cast
 
 from tidelog.broker.dispatch.dispatcher import ReadyAnswer
@@ -27,6 +28,14 @@ _BEGUN_AT_ONCE_MAX: Final = 8
 """Cheap requests that start on arrival, if no request of their connection waits."""
 _BEGUN_PER_TURN_MAX: Final = 8
 """Cheap requests that start in a turn; of costly requests it is one."""
+COSTLY_EVERY_SECONDS: Final = 1.0
+"""On average one costly request of a connection starts on arrival in this time.
+
+Clients that start together ask for Metadata a few times each. In a busy broker their turns would
+come slowly.
+"""
+COSTLY_AT_ONCE: Final = 3
+"""The costly requests of a connection that start on arrival after a time of rest."""
 
 
 class SocketOwner(Protocol):
@@ -109,6 +118,8 @@ class ClientSocket(asyncio.BufferedProtocol):
         """When the client closed its sending side."""
         self._active = 0.0
         """When bytes last arrived or left."""
+        self._rested = -math.inf
+        """From when on a costly request may start on arrival."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, or abort it if a limit forbids it."""
@@ -138,7 +149,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         connection.received(nbytes, frames, self._frames.announced)
         self._follow_pace(connection, now, nbytes, begins=bool(frames))
         if frames and self not in self._owner.turns:
-            self._begin_some(connection, _BEGUN_AT_ONCE_MAX, costly_too=False)
+            self._begin_some(connection, _BEGUN_AT_ONCE_MAX, costly_too=now >= self._rested)
             if connection.has_request:
                 self._owner.turns.join(self)
         else:
@@ -318,7 +329,12 @@ class ClientSocket(asyncio.BufferedProtocol):
                 if taken is None:
                     break
                 self._begin(connection, taken)
-                begun += 1 if taken.cheap else COSTLY
+                if taken.cheap:
+                    begun += 1
+                else:
+                    begun += COSTLY
+                    rest = self._active - (COSTLY_AT_ONCE - 1) * COSTLY_EVERY_SECONDS
+                    self._rested = max(self._rested, rest) + COSTLY_EVERY_SECONDS
         except CloseConnection as error:
             self._refuse(error)
         if connection.has_request:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.loopback import Client, Loopback, run, serving
+from tidelog.broker.network.client_socket import COSTLY_AT_ONCE
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.message import Response
 from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest
@@ -79,6 +80,51 @@ def test_a_client_is_served_beside_a_flood_of_requests() -> None:
             for _ in range(3):
                 await ask(honest)
             assert begun - before < 300
+
+    run(story())
+
+
+class SlowPasses:
+    """A clock by which each costly request takes ten milliseconds."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_clients_that_ask_rarely_do_not_wait_for_the_turns_of_a_flood() -> None:
+    """Fifty clients that start together have their metadata before the flood gets on."""
+
+    async def story() -> None:
+        clock = SlowPasses()
+        begun = 0
+        has_begun = asyncio.Event()
+
+        async def metadata(_b: Any, request: MetadataRequest, _c: object) -> Response:
+            nonlocal begun
+            if request.topics is not None:
+                begun += 1
+                clock.now += 0.01
+                has_begun.set()
+            return MetadataResponse()
+
+        async with serving({ApiKey.METADATA: metadata}, clock=clock) as broker:
+            clients = [await broker.connect() for _ in range(50)]
+            for _ in range(30):
+                flooding = await broker.connect()
+                for _ in range(100):
+                    flooding.send(MetadataRequest(topics=[]), 8)
+            await has_begun.wait()
+            before = begun
+            all_topics = MetadataRequest(topics=None)
+            await asyncio.gather(*(each.ask(all_topics, MetadataResponse, 8) for each in clients))
+            # The flooding connections begin a few each on arrival, and one in a turn.
+            assert begun - before < 30 * (COSTLY_AT_ONCE + 1)
+            before = begun
+            await asyncio.gather(*(each.ask(all_topics, MetadataResponse, 8) for each in clients))
+            assert begun - before < 10
 
     run(story())
 
