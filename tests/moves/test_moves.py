@@ -30,7 +30,7 @@ INTERNAL = ("__consumer_offsets", "__transaction_state")
 
 
 CACHE = Path(__file__).parents[2] / ".cache"
-CLIENTS = ("confluent", "java", "franz-go")
+CLIENTS = ("confluent", "java", "franz-go", "aiokafka", "kafka_python")
 
 
 @pytest.fixture
