@@ -54,6 +54,11 @@ class Broker:
         """End politely: `run` returns when everything accepted is durable."""
         self._stopping.set()
 
+    def reload_certificates(self) -> None:
+        """Read the files of keys and certificates again; established connections stay."""
+        if self._running is not None:
+            self._running.listeners.reload_certificates()
+
     async def run(self) -> None:
         """Start, serve until stopped, end. Raises any other cause of the incarnation's end."""
         try:

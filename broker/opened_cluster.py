@@ -16,7 +16,7 @@ from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.connection_limits import ConnectionLimits, descriptors_left
 from tidelog.broker.fairness.slice_turns import SliceTurns
-from tidelog.broker.network.reserved_address import ReservedAddress
+from tidelog.broker.network.opened_listeners import OpenedListeners, open_listeners
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.read.read_path import ReadPath
 from tidelog.broker.running import (
@@ -45,10 +45,7 @@ class OpenedCluster:
     limits: LimitsMet
     reads: ReadPath
     fairness: Fairness
-    addresses: tuple[ReservedAddress, ...]
-    """One for each listener."""
-    inter_broker: str
-    """The listener by which brokers reach each other."""
+    listeners: OpenedListeners
 
 
 async def open_cluster(
@@ -61,9 +58,7 @@ async def open_cluster(
     configured = options.settings
     # A process with too few descriptors is refused before it makes a bucket a cluster.
     descriptors = descriptors_left(configured, options.descriptors_max)
-    listeners = configured_listeners(
-        configured, options.listen, options.advertise, options.own_host
-    )
+    configs = configured_listeners(configured, options.listen, options.advertise, options.own_host)
     ages = SegmentAges(configured.integer("log.delete.grace.ms") / 1000)
     environment = replace(
         environment, store=SegmentAgingStore(environment.store, environment.clock, ages)
@@ -81,10 +76,7 @@ async def open_cluster(
     closing.push_async_callback(metadata.close)
     settings = LiveSettings(configured, lambda: metadata.state)
     settings.renew()
-    addresses = []
-    for config in listeners.all:
-        addresses.append(await ReservedAddress.of(environment.network, config))
-        closing.push_async_callback(addresses[-1].close)
+    listeners = await open_listeners(configs, configured, environment.network, closing)
     reads = ReadPath(environment, configured)
     closing.push_async_callback(reads.close)
     fairness = Fairness(
@@ -102,6 +94,5 @@ async def open_cluster(
         limits,
         reads,
         fairness,
-        tuple(addresses),
-        listeners.inter_broker,
+        listeners,
     )

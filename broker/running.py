@@ -19,6 +19,7 @@ from tidelog.broker.handlers.services import Services
 from tidelog.broker.health import Health
 from tidelog.broker.maintenance import Maintenance
 from tidelog.broker.membership import Membership
+from tidelog.broker.network.opened_listeners import OpenedListeners
 from tidelog.broker.network.server import KafkaServer
 from tidelog.broker.ownership.ownership import Ownership
 from tidelog.broker.read.fetcher import Fetcher
@@ -102,4 +103,5 @@ class RunningBroker:
     health: Health
     services: Services
     server: KafkaServer
+    listeners: OpenedListeners
     tasks: RunningTasks

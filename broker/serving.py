@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from tidelog.broker.append.appender import Appender
@@ -19,7 +18,7 @@ from tidelog.broker.handlers.services import (
     TransactionServices,
 )
 from tidelog.broker.membership import Membership
-from tidelog.broker.network.reserved_address import ReservedAddress
+from tidelog.broker.network.opened_listeners import OpenedListeners
 from tidelog.broker.network.server import KafkaServer
 from tidelog.broker.ownership.ownership import Ownership
 from tidelog.broker.read.fetch_session import FetchSessions
@@ -118,12 +117,18 @@ def _fetch_sessions(environment: BrokerEnvironment, live: LiveSettings) -> Fetch
 
 
 def new_server(
-    services: Services, appender: Appender, fairness: Fairness, addresses: Sequence[ReservedAddress]
+    services: Services, appender: Appender, fairness: Fairness, opened: OpenedListeners
 ) -> KafkaServer:
     """A server that does not accept connections yet."""
     elements_max = services.settings.integer("long.requests.elements.max")
     long_requests = LongRequests(fairness.turns, elements_max)
     dispatcher = Dispatcher(HANDLERS, services.metrics, fairness.turns, long_requests)
     return KafkaServer(
-        services, dispatcher, fairness.answers, fairness.connections, appender.lost, addresses
+        services,
+        dispatcher,
+        fairness.answers,
+        fairness.connections,
+        appender.lost,
+        opened.addresses,
+        opened.tls,
     )

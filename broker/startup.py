@@ -125,7 +125,7 @@ async def startup(
         coordination,
         ownership,
     )
-    server = new_server(services, writes.appender, opened.fairness, opened.addresses)
+    server = new_server(services, writes.appender, opened.fairness, opened.listeners)
     closing.push_async_callback(server.abort)
     running = RunningBroker(
         environment,
@@ -141,9 +141,10 @@ async def startup(
         health,
         services,
         server,
+        opened.listeners,
         _begin(
             tasks,
-            keeping,
+            (*keeping, _watch_certificates(opened, tasks)),
             environment.clock,
             settings,
             ownership,
@@ -161,8 +162,8 @@ async def startup(
 async def _join(opened: OpenedCluster) -> Membership:
     """Step 3: register the incarnation."""
     environment, metadata, options = opened.environment, opened.metadata, opened.options
-    listeners = tuple([each.bound for each in opened.addresses])
-    between = next(each for each in listeners if each.name == opened.inter_broker)
+    listeners = tuple([each.bound for each in opened.listeners.addresses])
+    between = next(each for each in listeners if each.name == opened.listeners.inter_broker)
     registered = await register(
         metadata,
         environment.store,
@@ -217,6 +218,12 @@ def _keep_membership(
         tasks.create_task(metadata.follow(metadata.settings.heartbeat_interval_ms)),
         tasks.create_task(membership.renewal.run()),
     )
+
+
+def _watch_certificates(opened: OpenedCluster, tasks: asyncio.TaskGroup) -> asyncio.Task[Any]:
+    interval_ms = opened.settings.now().integer("ssl.files.check.interval.ms")
+    watch = opened.listeners.watch_certificates(opened.environment.clock, interval_ms)
+    return tasks.create_task(watch)
 
 
 async def _take_over(opened: OpenedCluster, membership: Membership) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from tidelog.tls_listener import HandshakeFactory, TlsListener
+
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
@@ -35,6 +37,13 @@ class Network(Protocol):
         """Bind the address; port 0 selects a free one. OSError if it is taken.
 
         Unless `accepting`, the listener refuses connections until its `accept`.
+        """
+        ...
+
+    async def listen_tls(self, factory: HandshakeFactory, host: str, port: int) -> Listener:
+        """Bind the address, for connections that begin with a TLS handshake.
+
+        The listener refuses connections until its `accept`. OSError if the address is taken.
         """
         ...
 
@@ -69,6 +78,9 @@ class SocketNetwork:
             factory, host, port, backlog=1024, start_serving=accepting
         )
         return _SocketListener(server)
+
+    async def listen_tls(self, factory: HandshakeFactory, host: str, port: int) -> Listener:
+        return await TlsListener.bind(factory, host, port)
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
         transport, _ = await asyncio.get_running_loop().create_connection(factory, host, port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 from typing import Final, Protocol, cast
 
 from tidelog.broker.dispatch.dispatcher import ReadyAnswer
@@ -13,6 +14,7 @@ from tidelog.broker.fairness.progress import TransferProgress
 from tidelog.broker.fairness.turns import COSTLY, Turns
 from tidelog.broker.handlers.request_context import CloseConnection
 from tidelog.broker.network.connection import ServedConnection, TakenRequest
+from tidelog.broker.network.tls_handshake import TlsHandshake
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.clock import Clock
 from tidelog.protocol.errors import MalformedMessage
@@ -41,8 +43,10 @@ COSTLY_AT_ONCE: Final = 3
 class SocketOwner(Protocol):
     """The server, as its sockets use it."""
 
-    def accept(self, socket: ClientSocket, host: str) -> ServedConnection | None:
-        """A new connection's state; None if a limit forbids the connection."""
+    def accept(
+        self, socket: ClientSocket, host: str, tls: ssl.SSLObject | None
+    ) -> ServedConnection | None:
+        """A new connection's state; None if the connection is refused."""
         ...
 
     def serve(
@@ -95,13 +99,16 @@ class ClientSocket(asyncio.BufferedProtocol):
         pace: FramePace,
         metrics: BrokerMetrics,
         clock: Clock,
+        handshake: TlsHandshake | None = None,
     ) -> None:
+        """`handshake`: the one that precedes, at a listener with TLS."""
         self._owner = owner
         self.listener = listener
         self._frames = frames
         self._pace = pace
         self._metrics = metrics
         self._clock = clock
+        self._handshake = handshake
         self._transport: asyncio.Transport | None = None
         self._connection: ServedConnection | None = None
         self._given_up: set[asyncio.Future[Response | ReadyAnswer | None]] = set()
@@ -126,7 +133,10 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self._active = self._clock.monotonic()
-        self._connection = self._owner.accept(self, str(peer[0]) if peer else "")
+        if self._handshake is not None:
+            self._handshake.done()
+        tls = transport.get_extra_info("ssl_object")
+        self._connection = self._owner.accept(self, str(peer[0]) if peer else "", tls)
         if self._connection is None:
             self._transport.abort()
 
@@ -163,7 +173,8 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._draining = True
         self._left_at = self._clock.monotonic()
         self._close_when_finished(connection)
-        return not self._transport.is_closing()
+        # TLS knows no connection that is closed by one side alone.
+        return self._handshake is None and not self._transport.is_closing()
 
     def pause_writing(self) -> None:
         """The client reads more slowly than its answers come: stop reading from it."""

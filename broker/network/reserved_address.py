@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tidelog.broker.settings.listeners import BoundListener, ListenerConfig
 from tidelog.errors import Refused
 from tidelog.network import Listener, Network, ProtocolFactory
+from tidelog.tls_listener import Handshake, HandshakeFactory
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
@@ -21,12 +22,19 @@ PORTS_TRIED_MAX = 16
 
 @dataclass(slots=True)
 class _Door:
-    """Makes the protocol of each new connection."""
+    """Makes the protocol of each new connection, or its handshake.
 
-    factory: ProtocolFactory
+    The listener calls neither before `accept`.
+    """
 
-    def __call__(self) -> asyncio.BaseProtocol:
-        return self.factory()
+    protocol: ProtocolFactory = asyncio.Protocol
+    handshake: HandshakeFactory = lambda _: None
+
+    def new_protocol(self) -> asyncio.BaseProtocol:
+        return self.protocol()
+
+    def new_handshake(self, host: str) -> Handshake | None:
+        return self.handshake(host)
 
 
 class ReservedAddress:
@@ -58,10 +66,13 @@ class ReservedAddress:
         cls, network: Network, config: ListenerConfig, host: str, port: int
     ) -> ReservedAddress:
         """Port 0 picks a free one. Refused if the address cannot be had."""
-        # The listener calls no factory before `accept`.
-        door = _Door(asyncio.Protocol)
+        door = _Door()
         try:
-            return cls(config, await network.listen(door, host, port, accepting=False), door)
+            if config.protocol.uses_tls:
+                listener = await network.listen_tls(door.new_handshake, host, port)
+            else:
+                listener = await network.listen(door.new_protocol, host, port, accepting=False)
+            return cls(config, listener, door)
         except OSError as error:
             raise Refused(
                 f"cannot listen on {host}:{port}: {error.strerror}; stop what listens there or"
@@ -82,7 +93,12 @@ class ReservedAddress:
 
     async def accept(self, factory: ProtocolFactory) -> None:
         """Accept connections from now on. OSError if another process listens there by now."""
-        self._door.factory = factory
+        self._door.protocol = factory
+        await self._listener.accept()
+
+    async def accept_tls(self, factory: HandshakeFactory) -> None:
+        """Accept connections with a handshake from now on. OSError as `accept`."""
+        self._door.handshake = factory
         await self._listener.accept()
 
     async def close(self) -> None:

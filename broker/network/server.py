@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Final
 
+from tidelog.broker.authentication.principal_rules import NoRuleMatches
+from tidelog.broker.authentication.tls import ListenerTls
 from tidelog.broker.dispatch.dispatcher import Dispatcher, ReadyAnswer
 from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.connection_limits import OF_ALL, ConnectionLimits
@@ -24,7 +28,10 @@ from tidelog.broker.handlers.request_context import CloseConnection, ConnectedCl
 from tidelog.broker.handlers.services import Services
 from tidelog.broker.network.client_socket import ClientSocket
 from tidelog.broker.network.connection import ServedConnection, TakenRequest
+from tidelog.broker.network.newcomers import Newcomer
 from tidelog.broker.network.reserved_address import ReservedAddress
+from tidelog.broker.network.tls_handshake import TlsHandshake
+from tidelog.broker.settings.listeners import ListenerConfig
 from tidelog.broker.telemetry.metrics import (
     ANSWER_BYTES_WAITING,
     CONNECTIONS,
@@ -33,6 +40,7 @@ from tidelog.broker.telemetry.metrics import (
     REQUESTS_IN_FLIGHT,
 )
 from tidelog.broker.telemetry.sparse_log import SparseLog
+from tidelog.principal import ANONYMOUS
 from tidelog.protocol.frames import FrameReader, new_scratch
 from tidelog.protocol.message import Response
 from tidelog.protocol.wire import Buffer
@@ -59,11 +67,17 @@ class KafkaServer:
         limits: ConnectionLimits,
         connection_lost: Callable[[int], None],
         addresses: Sequence[ReservedAddress],
+        tls: Mapping[str, ListenerTls],
     ) -> None:
-        """`connection_lost` gets the id of each closed connection."""
+        """`connection_lost` gets the id of each closed connection. `tls`: by listener."""
         settings = services.settings
         self._limits = limits
-        self._displacement = Displacement(lambda: self._sockets.values())
+        self._displacement: Displacement[ClientSocket | Newcomer] = Displacement(
+            lambda: chain(self._newcomers, self._sockets.values())
+        )
+        self._newcomers: dict[Newcomer, str] = {}
+        self._tls = tls
+        self._authentication_seconds = settings.integer("authentication.timeout.ms") / 1000
         self._connection_lost = connection_lost
         self._services = services
         self._dispatcher = dispatcher
@@ -100,10 +114,18 @@ class KafkaServer:
         Raises OSError if another process listens on an address by now.
         """
         for address in self._addresses:
-            await address.accept(partial(self._new_socket, address.config.name))
+            config = address.config
+            if config.protocol.uses_tls:
+                await address.accept_tls(partial(self._new_handshake, config))
+            else:
+                await address.accept(partial(self._new_socket, config.name))
         self._sweeper = asyncio.create_task(self._sweep())
         metrics = self._metrics
-        metrics.gauge(CONNECTIONS, "Open connections.", lambda: len(self._sockets))
+        metrics.gauge(
+            CONNECTIONS,
+            "Open connections.",
+            lambda: len(self._sockets) + len(self._newcomers),
+        )
         metrics.gauge(
             CONNECTIONS_WAITING,
             "Connections that wait for memory.",
@@ -129,6 +151,7 @@ class KafkaServer:
         dead (rule B2).
         """
         await self._stop()
+        self._evict_newcomers()
         for socket in list(self._sockets.values()):
             socket.drain()
         if self._sockets or self._answers:
@@ -168,32 +191,76 @@ class KafkaServer:
     def _end(self) -> None:
         for answer in list(self._answers):
             answer.cancel()
+        self._evict_newcomers()
         for socket in list(self._sockets.values()):
             socket.abort()
 
-    def _new_socket(self, listener: str) -> ClientSocket:
+    def _evict_newcomers(self) -> None:
+        for newcomer in list(self._newcomers):
+            newcomer.evict("closing", "the broker ends")
+
+    def _new_handshake(self, listener: ListenerConfig, host: str) -> TlsHandshake | None:
+        """The handshake of a new connection; None if a limit forbids the connection."""
+        handshake = TlsHandshake(
+            self,
+            self._tls[listener.name].context,
+            self._authentication_seconds,
+            self._clock,
+            partial(self._new_socket, listener.name),
+        )
+        return handshake if self.arrived(handshake, host) else None
+
+    def arrived(self, newcomer: Newcomer, host: str) -> bool:
+        """Count a connection that has to shake hands or to authenticate; False if a limit forbids
+        it."""
+        if self._is_refused(host):
+            return False
+        self._newcomers[newcomer] = host
+        self._limits.opened(host)
+        return True
+
+    def passed(self, newcomer: Newcomer) -> None:
+        """Make room for the protocol that takes over a newcomer's connection."""
+        self._limits.closed(self._newcomers.pop(newcomer))
+
+    def failed(self, newcomer: Newcomer, reason: str, why: str) -> None:
+        """Count and log why a newcomer's connection ends."""
+        host = self._newcomers.pop(newcomer)
+        self._limits.closed(host)
+        self._tell_closed(host, reason, why)
+        self._note_emptied()
+
+    def _new_socket(self, listener: str, handshake: TlsHandshake | None = None) -> ClientSocket:
         frames = FrameReader(self._request_bytes_max, "socket.request.max.bytes", self._scratch)
         return ClientSocket(
-            self, listener, frames, FramePace(self._receive_limits), self._metrics, self._clock
+            self,
+            listener,
+            frames,
+            FramePace(self._receive_limits),
+            self._metrics,
+            self._clock,
+            handshake,
         )
 
-    def accept(self, socket: ClientSocket, host: str) -> ServedConnection | None:
-        """A new connection's state; None if a limit forbids the connection."""
-        limit = "closing" if self._closing else self._limits.violated(host)
-        if limit in OF_ALL and (idle := self._displacement.next(self._clock.monotonic())):
-            idle.evict("displaced", f"{limit} is reached, and a new connection takes its place")
-            limit = None
-        if limit is not None:
-            self._metrics.connections_refused.of(limit).value += 1
-            extra = {"client_host": host, "limit": limit}
-            self._log.tell(logging.INFO, "connection refused", (host, limit), extra)
+    def accept(
+        self, socket: ClientSocket, host: str, tls: ssl.SSLObject | None
+    ) -> ServedConnection | None:
+        """A new connection's state; None if the connection is refused."""
+        principal = ANONYMOUS
+        try:
+            if tls is not None:
+                principal = self._tls[socket.listener].principal(tls)
+        except NoRuleMatches as error:
+            self._tell_closed(host, "no_principal", str(error))
+            return None
+        if self._is_refused(host):
             return None
         self._next_connection_id += 1
         connection = ServedConnection(
             self._dispatcher,
             self._memory,
             self._answer_memory,
-            client=ConnectedClient(host, self._next_connection_id, socket.listener),
+            client=ConnectedClient(host, self._next_connection_id, socket.listener, principal),
             requests_max=self._requests_max,
             request_bytes_max=self._connection_bytes_max,
             answer_bytes_max=self._answer_bytes_max,
@@ -202,6 +269,19 @@ class KafkaServer:
         self._limits.opened(host)
         self._metrics.connections_accepted += 1
         return connection
+
+    def _is_refused(self, host: str) -> bool:
+        """Whether a limit forbids one more connection from a host. An idle one may give way."""
+        limit = "closing" if self._closing else self._limits.violated(host)
+        if limit in OF_ALL and (idle := self._displacement.next(self._clock.monotonic())):
+            idle.evict("displaced", f"{limit} is reached, and a new connection takes its place")
+            limit = None
+        if limit is None:
+            return False
+        self._metrics.connections_refused.of(limit).value += 1
+        extra = {"client_host": host, "limit": limit}
+        self._log.tell(logging.INFO, "connection refused", (host, limit), extra)
+        return True
 
     def serve(
         self, socket: ClientSocket, taken: TakenRequest
@@ -260,10 +340,12 @@ class KafkaServer:
 
     def refused(self, connection: ServedConnection, error: CloseConnection) -> None:
         """Count and log why the broker closes a connection."""
-        self._metrics.connections_closed.of(error.reason).value += 1
-        host = connection.client.client_host
-        extra = {"client_host": host, "reason": error.reason, "detail": str(error)}
-        self._log.tell(logging.INFO, "connection closed", (host, error.reason), extra)
+        self._tell_closed(connection.client.client_host, error.reason, str(error))
+
+    def _tell_closed(self, host: str, reason: str, why: str) -> None:
+        self._metrics.connections_closed.of(reason).value += 1
+        extra = {"client_host": host, "reason": reason, "detail": why}
+        self._log.tell(logging.INFO, "connection closed", (host, reason), extra)
 
     def forget(self, connection: ServedConnection) -> None:
         """Remove a closed connection."""

@@ -22,6 +22,7 @@ from tidelog.broker.settings.tables.listeners import LISTENER_SETTINGS
 from tidelog.broker.settings.tables.logs import TOPIC_DEFAULT_SETTINGS
 from tidelog.broker.settings.tables.own import OWN_SETTINGS
 from tidelog.broker.settings.tables.producers import PRODUCER_SETTINGS
+from tidelog.broker.settings.tables.security import AUTHENTICATION_SETTINGS, TLS_SETTINGS
 from tidelog.broker.settings.tables.topics import TOPIC_SETTINGS
 
 _INTRODUCTION = """\
@@ -50,6 +51,9 @@ Settings of topics and groups can always be altered. A topic's value is the firs
 setting; the broker's synonym altered for this broker; altered for all brokers; given at the start;
 the default. If there are several synonyms, the first in the list counts.
 
+Settings marked *per listener* may be given for one listener: `listener.name.client.ssl.client.auth`
+counts before `ssl.client.auth` for the listener CLIENT.
+
 Settings marked *no effect* are accepted, stored and reported, so that clients and tools that set
 them work, but nothing reads them: Tidelog has no replicas, no log files and no thread pools to
 tune.
@@ -58,6 +62,8 @@ tune.
 _SECTIONS: Sequence[tuple[str, Sequence[Setting]]] = (
     ("Network and requests", SERVER_SETTINGS),
     ("Listeners", LISTENER_SETTINGS),
+    ("TLS", TLS_SETTINGS),
+    ("Authentication", AUTHENTICATION_SETTINGS),
     ("Tidelog's own settings", OWN_SETTINGS),
     ("Limits on clients' requests and leftovers", LIMIT_SETTINGS),
     ("Topics: creation, and defaults of their settings", TOPIC_DEFAULT_SETTINGS),
@@ -117,6 +123,8 @@ def _table_with_synonyms(settings: Sequence[Setting]) -> Iterator[str]:
 
 def _row(setting: Setting, default: str) -> str:
     marks = []
+    if setting.per_listener:
+        marks.append("*Per listener.*")
     if setting.dynamic and setting.scope is Scope.BROKER:
         marks.append("*Dynamic.*")
     if setting.effect is Effect.NONE:

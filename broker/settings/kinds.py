@@ -301,6 +301,8 @@ class Setting:
     Settings of topics and groups are always dynamic.
     """
     effect: Effect = Effect.REAL
+    per_listener: bool = False
+    """Whether `listener.name.NAME.` before the name sets it for one listener."""
     synonyms: tuple[Synonym, ...] = ()
     """The broker settings of a topic's or group's setting, of which the first set one counts."""
     kafka_default: str | None = None

@@ -99,7 +99,7 @@ def configured_listeners(
             )
         found.append(_listener(name, protocols, address, _public(name, public, own_host)))
     _check_ports(found)
-    return ListenerConfigs(tuple(found), _inter_broker(settings, tuple(addresses)))
+    return _with_inter_broker(settings, tuple(found))
 
 
 def _short_form(
@@ -119,7 +119,7 @@ def _short_form(
             )
         advertise = _public(DEFAULT_LISTENER, addresses[DEFAULT_LISTENER], "")
     only = _listener(DEFAULT_LISTENER, protocols, listen, advertise)
-    return ListenerConfigs((only,), _inter_broker(settings, (DEFAULT_LISTENER,)))
+    return _with_inter_broker(settings, (only,))
 
 
 def _listener(
@@ -201,6 +201,22 @@ def _check_ports(listeners: list[ListenerConfig]) -> None:
                 f"listeners gives {each.name} and {taken[address]} the same address"
             )
         taken[address] = each.name
+
+
+def _with_inter_broker(
+    settings: BrokerSettings, listeners: tuple[ListenerConfig, ...]
+) -> ListenerConfigs:
+    found = ListenerConfigs(
+        listeners, _inter_broker(settings, tuple([each.name for each in listeners]))
+    )
+    protocol = next(each.protocol for each in listeners if each.name == found.inter_broker)
+    if protocol is not SecurityProtocol.PLAINTEXT:
+        raise InvalidConfiguration(
+            f"the listener between brokers, {found.inter_broker}, has the protocol"
+            f" {protocol.value}; this version's brokers reach each other by PLAINTEXT alone: set"
+            " inter.broker.listener.name to a PLAINTEXT listener of a protected network"
+        )
+    return found
 
 
 def _inter_broker(settings: BrokerSettings, names: tuple[str, ...]) -> str:

@@ -15,7 +15,14 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
-from tidelog.broker.settings.kinds import InvalidValue, Scope, Setting, SettingValue, format_value
+from tidelog.broker.settings.kinds import (
+    InvalidValue,
+    Scope,
+    Setting,
+    SettingType,
+    SettingValue,
+    format_value,
+)
 from tidelog.broker.settings.tables.brokers import (
     CLUSTER_SETTINGS,
     REPLICATION_SETTINGS,
@@ -27,6 +34,7 @@ from tidelog.broker.settings.tables.listeners import LISTENER_SETTINGS
 from tidelog.broker.settings.tables.logs import TOPIC_DEFAULT_SETTINGS
 from tidelog.broker.settings.tables.own import OWN_SETTINGS
 from tidelog.broker.settings.tables.producers import PRODUCER_SETTINGS
+from tidelog.broker.settings.tables.security import AUTHENTICATION_SETTINGS, TLS_SETTINGS
 from tidelog.broker.settings.tables.topics import TOPIC_SETTINGS
 from tidelog.errors import InvalidConfiguration
 
@@ -36,6 +44,8 @@ BROKER_TABLE: Final[Mapping[str, Setting]] = MappingProxyType(
         for setting in chain(
             SERVER_SETTINGS,
             LISTENER_SETTINGS,
+            TLS_SETTINGS,
+            AUTHENTICATION_SETTINGS,
             TOPIC_DEFAULT_SETTINGS,
             (setting for setting in TOPIC_SETTINGS if setting.scope is Scope.BOTH),
             REPLICATION_SETTINGS,
@@ -58,6 +68,9 @@ _SYNONYM_GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         for synonym in setting.synonyms
     }
 )
+
+
+LISTENER_PREFIX: Final = "listener.name."
 
 
 class SettingSource(IntEnum):
@@ -191,6 +204,7 @@ class BrokerSettings(TypedValues):
     def of(cls, **named: object) -> BrokerSettings:
         """Settings by keyword, dots as underscores: `BrokerSettings.of(num_partitions=3)`."""
         names = {name.replace(".", "_"): name for name in BROKER_TABLE}
+        names |= {key: key for key in named if key.startswith(LISTENER_PREFIX)}
         unknown = sorted(set(named) - set(names))
         if unknown:
             raise InvalidConfiguration(f"unknown setting {unknown[0].replace('_', '.')}")
@@ -198,6 +212,16 @@ class BrokerSettings(TypedValues):
         parsed = {name: parse_broker_setting(name, raw, "argument") for name, raw in given.items()}
         check_together(parsed)
         return cls(parsed, origins=dict.fromkeys(parsed, "argument"))
+
+    def at_listener(self, listener: str) -> TypedValues:
+        """The values that hold for a listener: its own, else the broker's."""
+        prefix = f"{LISTENER_PREFIX}{listener.lower()}."
+        own = {
+            name.removeprefix(prefix): value
+            for name, value in self.items()
+            if name.startswith(prefix)
+        }
+        return TypedValues({**self, **own})
 
     def overlaid(
         self, dynamic_default: Mapping[str, str], dynamic_broker: Mapping[str, str]
@@ -314,14 +338,24 @@ def parse_stored(texts: Mapping[str, str], table: Mapping[str, Setting]) -> dict
 
 def parse_broker_setting(name: str, raw: object, origin: str) -> SettingValue:
     """The value of a broker setting. InvalidConfiguration names setting, source and remedy."""
-    setting = BROKER_TABLE.get(name)
+    setting = _setting_of(name)
     if setting is None:
         remedy = "it is a setting of topics" if name in TOPIC_TABLE else _suggestion(name)
         raise InvalidConfiguration(f"unknown setting {name} ({origin}): {remedy}")
     try:
         return setting.parse(raw)
     except InvalidValue as error:
-        raise InvalidConfiguration(f"{name} = {raw!r} ({origin}): {error}") from None
+        shown = "[hidden]" if setting.kind is SettingType.PASSWORD else repr(raw)
+        raise InvalidConfiguration(f"{name} = {shown} ({origin}): {error}") from None
+
+
+def _setting_of(name: str) -> Setting | None:
+    """The setting of this name; for `listener.name.NAME.SETTING` that of the last part."""
+    if not name.startswith(LISTENER_PREFIX):
+        return BROKER_TABLE.get(name)
+    _, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
+    setting = BROKER_TABLE.get(rest)
+    return setting if setting is not None and setting.per_listener else None
 
 
 def _suggestion(name: str) -> str:
@@ -357,7 +391,7 @@ def check_dynamic_broker_configs(overrides: Mapping[str, str]) -> None:
     """Refuse settings that a running broker does not take. InvalidConfiguration tells which."""
     for name, text in overrides.items():
         parse_broker_setting(name, text, "dynamic")
-        if not BROKER_TABLE[name].dynamic:
+        if name not in BROKER_TABLE or not BROKER_TABLE[name].dynamic:
             raise InvalidConfiguration(f"{name} cannot be altered while the broker runs")
 
 

@@ -3,7 +3,7 @@
 Facts have Kafka's names: addresses, ids, the location of the data. Settings of functions that
 Tidelog lacks appear with Kafka's default, or without a value if that is a class or a mechanism of
 Kafka's. None of them can be set: a broker that is given one refuses to start, since an operator who
-sets `ssl.keystore.location` expects TLS.
+sets `ssl.keystore.password` expects its keystore.
 """
 
 from __future__ import annotations
@@ -23,27 +23,18 @@ _ABSENT: Final = (
         security.providers string
         ssl.allow.dn.changes boolean false
         ssl.allow.san.changes boolean false
-        ssl.cipher.suites list
-        ssl.client.auth string none
-        ssl.enabled.protocols list TLSv1.2,TLSv1.3
         ssl.endpoint.identification.algorithm string https
         ssl.engine.factory.class class
-        ssl.key.password password
         ssl.keymanager.algorithm string SunX509
         ssl.keystore.certificate.chain password
         ssl.keystore.key password
-        ssl.keystore.location string
         ssl.keystore.password password
-        ssl.keystore.type string JKS
-        ssl.principal.mapping.rules string DEFAULT
         ssl.protocol string TLSv1.3
         ssl.provider string
         ssl.secure.random.implementation string
         ssl.trustmanager.algorithm string PKIX
         ssl.truststore.certificates password
-        ssl.truststore.location string
         ssl.truststore.password password
-        ssl.truststore.type string JKS
         """,
     ),
     (

@@ -12,6 +12,7 @@ from tests.simulation.world.loop import SimulatedLoop
 from tests.simulation.world.process import SimulatedProcess
 from tests.simulation.world.transport import SimulatedTransport
 from tidelog.network import Listener, ProtocolFactory
+from tidelog.tls_listener import HandshakeFactory
 
 _FIRST_PORT = 40_000
 CONNECT_SECONDS_MAX = 10.0
@@ -273,6 +274,9 @@ class ProcessNetwork:
         self, factory: ProtocolFactory, host: str, port: int, *, accepting: bool = True
     ) -> Listener:
         return self._network.bind(self._process, factory, port, accepting)
+
+    async def listen_tls(self, factory: HandshakeFactory, host: str, port: int) -> Listener:
+        raise OSError(errno.EPROTONOSUPPORT, "the simulated network has no TLS")
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
         answer = self._network.dial(self._process, host, port)

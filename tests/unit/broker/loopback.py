@@ -6,11 +6,13 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import uvloop
 
+from tidelog.broker.authentication.tls import ListenerTls
 from tidelog.broker.dispatch.dispatcher import Dispatcher, Handler
 from tidelog.broker.dispatch.long_requests import LongRequests
 from tidelog.broker.fairness.answer_memory import AnswerMemory
@@ -50,6 +52,8 @@ class Loopback:
         self.address = address
         self.metrics = metrics
         self.clients: list[Client] = []
+        self.tls: ListenerTls
+        """Of a server with TLS."""
 
     async def connect(self) -> Client:
         """A client's connection; closed in the end."""
@@ -122,6 +126,7 @@ async def serving(
     handlers: Mapping[int, Handler],
     clock: object = None,
     descriptors_max: int | None = None,
+    protocol: str = "PLAINTEXT",
     **settings: object,
 ) -> AsyncIterator[Loopback]:
     """A server with these handlers and settings, closed in the end."""
@@ -132,16 +137,22 @@ async def serving(
         clock=clock or SystemClock(),
         durable=_durable,
     )
+    config = replace(LOOPBACK, protocol=SecurityProtocol(protocol))
+    tls = {}
+    if config.protocol.uses_tls:
+        tls[config.name] = ListenerTls(config.name, services.settings.at_listener(config.name))
     answers = AnswerMemory(services.settings.integer("queued.max.answer.bytes"))
     descriptors = descriptors_left(services.settings, descriptors_max)
     limits = ConnectionLimits(lambda: services.settings, descriptors)
     dispatcher = dispatcher_of(handlers, metrics)
-    address = await ReservedAddress.of(SocketNetwork(), LOOPBACK)
+    address = await ReservedAddress.of(SocketNetwork(), config)
     server = KafkaServer(
-        cast(Services, services), dispatcher, answers, limits, lambda _: None, [address]
+        cast(Services, services), dispatcher, answers, limits, lambda _: None, [address], tls
     )
     await server.start()
     loopback = Loopback(server, address.address, metrics)
+    if tls:
+        loopback.tls = tls[config.name]
     try:
         yield loopback
     finally:

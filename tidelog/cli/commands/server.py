@@ -126,6 +126,7 @@ async def _serve(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, broker.stop)
+        loop.add_signal_handler(signal.SIGHUP, broker.reload_certificates)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(broker.run())

@@ -147,7 +147,7 @@ def test_what_kafka_lists_of_a_broker_beside_its_settings_is_told_and_not_taken(
         }
         one = await describe(broker, (BROKER, "1"), "advertised.listeners", "num.partitions")
         assert {each.name for each in one.configs} == {"advertised.listeners", "num.partitions"}
-        for name in ("node.id", "ssl.keystore.location"):
+        for name in ("node.id", "ssl.keystore.password"):
             with pytest.raises(InvalidConfiguration, match=f"unknown setting {name}"):
                 parse_broker_setting(name, "x", "flag")
 

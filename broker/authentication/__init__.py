@@ -1,0 +1,1 @@
+"""Who a client is: TLS and certificates, SASL and its mechanisms."""

@@ -1,0 +1,38 @@
+"""Connections whose clients are not known yet: those that shake hands or authenticate.
+
+They count against the limits of connections. At a limit they give way before all others.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tidelog.broker.fairness.displacement import Idleness
+
+
+class Newcomer(Protocol):
+    """A connection that has not become a client's."""
+
+    def evict(self, reason: str, why: str) -> None:
+        """Close the connection at once. It calls `Reception.failed`."""
+        ...
+
+    def idleness(self) -> Idleness | None:
+        """Always some idleness, since it may give way; None when it has ended."""
+        ...
+
+
+class Reception(Protocol):
+    """The server, as newcomers use it."""
+
+    def arrived(self, newcomer: Newcomer, host: str) -> bool:
+        """Count a newcomer; False if a limit forbids it."""
+        ...
+
+    def passed(self, newcomer: Newcomer) -> None:
+        """Count it no longer: the next protocol takes over, and arrives in its place."""
+        ...
+
+    def failed(self, newcomer: Newcomer, reason: str, why: str) -> None:
+        """Count it no longer: its connection ends. `reason` is short and for the metrics."""
+        ...

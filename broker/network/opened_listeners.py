@@ -1,0 +1,89 @@
+"""A broker's listeners: their addresses are taken, their certificates are read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import NoReturn
+
+from tidelog.broker.authentication.tls import ListenerTls
+from tidelog.broker.network.reserved_address import ReservedAddress
+from tidelog.broker.settings.listeners import ListenerConfigs
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.clock import Clock
+from tidelog.network import Network
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedListeners:
+    """All listeners of a broker."""
+
+    addresses: tuple[ReservedAddress, ...]
+    inter_broker: str
+    """The listener by which brokers reach each other."""
+    tls: Mapping[str, ListenerTls]
+    """By listener, for those with TLS."""
+
+    def reload_certificates(self) -> None:
+        """Read all files of keys and certificates again."""
+        for each in self.tls.values():
+            each.reload(forced=True)
+
+    async def watch_certificates(self, clock: Clock, interval_ms: int) -> NoReturn:
+        """Take files of keys and certificates that change, for ever."""
+        while True:
+            await clock.sleep(interval_ms / 1000)
+            for each in self.tls.values():
+                each.reload()
+
+
+async def open_listeners(
+    configs: ListenerConfigs, settings: BrokerSettings, network: Network, closing: AsyncExitStack
+) -> OpenedListeners:
+    """Take the addresses. Raises InvalidConfiguration for bad files, Refused for taken addresses.
+
+    `closing` gives the addresses back.
+    """
+    tls = {
+        each.name: ListenerTls(each.name, settings.at_listener(each.name))
+        for each in configs.all
+        if each.protocol.uses_tls
+    }
+    addresses = []
+    for config in configs.all:
+        addresses.append(await ReservedAddress.of(network, config))
+        closing.push_async_callback(addresses[-1].close)
+    opened = OpenedListeners(tuple(addresses), configs.inter_broker, tls)
+    for name in unprotected(opened, settings):
+        logger.warning(
+            "clients beyond this machine can connect without authentication; give the listener a"
+            " protocol with SASL, or SSL with ssl.client.auth=required",
+            extra={"listener": name},
+        )
+    return opened
+
+
+def unprotected(opened: OpenedListeners, settings: BrokerSettings) -> list[str]:
+    """The listeners beyond loopback whose clients do not authenticate."""
+    found = []
+    for each in opened.addresses:
+        config = each.config
+        authenticates = config.protocol.uses_sasl or (
+            config.protocol.uses_tls
+            and settings.at_listener(config.name).text("ssl.client.auth") == "required"
+        )
+        if not authenticates and not _is_loopback(each.address[0]):
+            found.append(config.name)
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

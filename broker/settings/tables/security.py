@@ -1,0 +1,49 @@
+"""The settings of TLS and authentication, with Kafka's names, types, defaults and rules.
+
+Each may be given for one listener, as `listener.name.NAME.SETTING`.
+"""
+
+from __future__ import annotations
+
+from tidelog.broker.settings.kinds import AtLeast, ListOf, OneOf, Setting, SettingType
+from tidelog.broker.settings.tables.columns import ANY, INT, LIST, NONE, STRING
+
+PASSWORD = SettingType.PASSWORD
+
+# fmt: off
+TLS_SETTINGS: tuple[Setting, ...] = (
+    Setting("ssl.keystore.type", STRING, "PEM", OneOf(("PEM",)),
+        "The form of ssl.keystore.location.", kafka_default="JKS", effect=NONE),
+    Setting("ssl.keystore.location", STRING, None, ANY,
+        "A file with the listener's private key and its certificate chain, the listener's own"
+        " certificate first. The broker reads it again when it changes, and on SIGHUP.",
+        per_listener=True),
+    Setting("ssl.key.password", PASSWORD, None, ANY,
+        "The password of the private key, if it is encrypted.", per_listener=True),
+    Setting("ssl.truststore.type", STRING, "PEM", OneOf(("PEM",)),
+        "The form of ssl.truststore.location.", kafka_default="JKS", effect=NONE),
+    Setting("ssl.truststore.location", STRING, None, ANY,
+        "A file with the certificates of the authorities that sign the certificates of clients and"
+        " of other brokers.", per_listener=True),
+    Setting("ssl.client.auth", STRING, "none", OneOf(("none", "requested", "required")),
+        "Whether clients present certificates.", per_listener=True),
+    Setting("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), ListOf(("TLSv1.2", "TLSv1.3")),
+        "The versions of TLS.", per_listener=True),
+    Setting("ssl.cipher.suites", LIST, (), ANY,
+        "The cipher suites of TLS 1.2, by their standard names, the preferred one first. Empty:"
+        " the safe ones of the platform. Those of TLS 1.3 cannot be chosen.", per_listener=True),
+    Setting("ssl.principal.mapping.rules", STRING, "DEFAULT", ANY,
+        "How the name in a client's certificate becomes a principal: RULE:pattern/replacement/[LU]"
+        " or DEFAULT (the whole name), separated by commas; the first that matches counts.",
+        per_listener=True),
+)
+
+AUTHENTICATION_SETTINGS: tuple[Setting, ...] = (
+    Setting("authentication.timeout.ms", INT, 10_000, AtLeast(1),
+        "How long a client may take for its TLS handshake, and again for its authentication by"
+        " SASL. Tidelog's own."),
+    Setting("ssl.files.check.interval.ms", INT, 5_000, AtLeast(1),
+        "How often the broker looks whether the files of keys and certificates have changed."
+        " Tidelog's own."),
+)
+# fmt: on
