@@ -19,6 +19,7 @@ from tidelog.broker.collect.forgetting import Forgetting
 from tidelog.broker.collect.mark_file import MarkFile
 from tidelog.broker.collect.merger import Merger
 from tidelog.broker.collect.staged_batches import StagedBatches
+from tidelog.broker.collect.survey_file import SurveyFile
 from tidelog.broker.collect.table_collector import TableCollector
 from tidelog.broker.collect.wal_inventory import OwnWal, WalInventory
 from tidelog.broker.environment import BrokerEnvironment
@@ -207,6 +208,7 @@ def _collector(
         times.grace_seconds,
         settings.integer("staged.retention.ms"),
         StagedBatches(store, clock, environment.entropy, environment.offload, metadata.settings),
+        SurveyFile(store, environment.offload),
         marks,
         deleter,
         counted,

@@ -1,14 +1,15 @@
 """Finds objects that are unreachable for ever (rules F1 to F3), and deletes them after a grace.
 
-Each broker collects its own WAL, merged objects and checkpoints. The live broker with the lowest id
-also collects objects without a live owner: WALs of retired incarnations, state snapshots, hand-over
-images, tables. Two brokers that take themselves for the lowest do no harm, nor does an old state:
-an object that may go, may go for ever (F2).
+Each broker collects its own WAL, merged objects and checkpoints. What has no live owner is divided
+(`shares`): WALs of dead incarnations, state snapshots, hand-over images, tables. Two brokers that
+take themselves for responsible do no harm, nor does an old state: an object that may go, may go for
+ever (F2).
 
 The steps of a pass:
 
 1. `wal_inventory` finds the existing slots, and the pass lists all other objects.
-2. The pass reads the metadata log, the newest checkpoints, and the metadata log again.
+2. One broker reads the metadata log, the newest checkpoints, and the metadata log again. It writes
+   the survey of what they refer to, and the others read that (`survey_file`).
 3. `bucket.reachability` judges, and `marks` records the unreachable objects.
 4. The deleter (`deletion`), a task of its own, gets objects marked for the grace by every pass.
 
@@ -46,8 +47,10 @@ from typing import NamedTuple, NoReturn, Protocol
 from tidelog.broker.collect.anchors import AnchorReader
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter, DueObject
 from tidelog.broker.collect.mark_file import MarkFile
+from tidelog.broker.collect.shares import Piece, dead_wals, is_responsible, patience
 from tidelog.broker.collect.staged_batches import Listing, StagedBatches
-from tidelog.broker.collect.wal_inventory import WalInventory, WalRuns
+from tidelog.broker.collect.survey_file import SURVEY_KEY, SurveyFile
+from tidelog.broker.collect.wal_inventory import LISTED_ONE_BY_ONE_MAX, WalInventory, WalRuns
 from tidelog.bucket.object_keys import (
     CHECKPOINT_FOLDER,
     HANDOVER_FOLDER,
@@ -69,12 +72,13 @@ from tidelog.bucket.reachability import (
     same_tenures,
     unanchored,
 )
+from tidelog.bucket.survey import WalReachability
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.prefix import LOG_PREFIX, LOG_SUFFIX, PROBE_FOLDER
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.snapshot_format import STATE_PREFIX
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import Incarnation, Slot
+from tidelog.identifiers import Epoch, Incarnation, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectMeta, ObjectNotFound, ObjectStore, StoreError
 from tidelog.storage.sequence import NUMBER_DIGITS
@@ -92,6 +96,8 @@ The lowest keys come first, so the oldest of numbered objects. Later passes list
 """
 REPLAYED_LISTED_MAX = 1000
 """Slots of a WAL that are listed to find the oldest; more than a broker ever uploads at a time."""
+_OfWal = MergedObjectKey | CheckpointObject
+_FOLDERS_OF_WAL = (merged_prefix, checkpoint_prefix)
 ATTEMPTS_MAX = 3
 """Attempts of one pass while partitions change owners; the next pass tries again."""
 FIRST_SHARE = 1 / 64
@@ -123,6 +129,26 @@ class _Judged(NamedTuple):
     keys: Sequence[str]
 
 
+class _Share(NamedTuple):
+    """What one pass of this process collects, beside its own WAL."""
+
+    has_folders: bool
+    dead: frozenset[Incarnation]
+    """The dead incarnations whose WALs it collects."""
+    has_others: bool
+    """Whether other brokers live."""
+    patience: int
+
+    @classmethod
+    def of(cls, state: ClusterState, me: Incarnation) -> _Share:
+        return cls(
+            is_responsible(state, me, Piece.FOLDERS),
+            frozenset(dead_wals(state, me)),
+            len(state.live_epochs) > 1,
+            patience(state, me),
+        )
+
+
 class _Quiet(NamedTuple):
     """A pass finds nothing new as long as these values stay the same."""
 
@@ -148,11 +174,12 @@ class Collector:
         grace_seconds: float,
         staged_retention_ms: int,
         staged: StagedBatches,
+        surveys: SurveyFile,
         marks: MarkFile,
         deleter: Deleter,
         metrics: CollectorMetrics,
     ) -> None:
-        """See `Reachability` for `is_settled`; it is false for other processes' objects.
+        """See `WalReachability` for `is_settled`; it is false for other processes' objects.
 
         `floor`: the slot of this incarnation's newest checkpoint. `idle_seconds`: the interval
         between passes while nothing changes.
@@ -170,12 +197,16 @@ class Collector:
         self._grace_seconds = grace_seconds
         self._staged_retention_ms = staged_retention_ms
         self._staged = staged
+        self._surveys = surveys
         self._marks = marks
         self._deleter = deleter
         self._metrics = metrics
         self._anchors = AnchorReader(store, offload)
         self._handed: set[str] = set()
         """Keys that the deleter has got and that the last listing still showed."""
+        self._emptied: set[Epoch] = set()
+        """Retired incarnations without merged objects and checkpoints. They get no more; the next
+        process finds those of a late request."""
         self._quiet: _Quiet | None = None
         self._listed_at = -idle_seconds
 
@@ -213,37 +244,46 @@ class Collector:
         self._quiet, quiet = None, _Quiet(self._cluster.state.sequence, self._floor())
         started_at = self._clock.monotonic()
         await self._staged.look()
-        is_lowest_id = is_lowest(self._cluster.state, self._incarnation)
-        listed = await self._list(is_lowest_id=is_lowest_id)
+        share = _Share.of(self._cluster.state, self._incarnation)
+        listed = await self._list(share)
         staged = _staged(listed)
         # An incarnation that registers later has no slots yet.
         newest = await self._inventory.newest_slots(await self._cluster.refresh()) if staged else {}
         self._staged.listed(Listing(staged, newest))
-        await self._inventory.look(self._cluster.state, others=is_lowest_id)
-        reachability = await self._look(listed)
-        if reachability is None:
+        await self._inventory.look(self._cluster.state, share.dead)
+        judge = await self._judge(listed, share)
+        if judge is None:
             return
         slots = dict(self._inventory)
-        judged = await self._offload.run(self._judge, reachability, listed, slots)
+        judged = await self._offload.run(_judged, judge, listed, slots)
         self._mark(judged, listed, slots)
         if not staged and not self._metrics.waiting and not any(self._metrics.marked.values()):
             self._quiet, self._listed_at = quiet, started_at
 
-    def _judge(
-        self,
-        reachability: Reachability,
-        listed: Mapping[str, Listed],
-        slots: Mapping[Incarnation, WalRuns],
-    ) -> _Judged:
-        """The objects that may go. Pure; runs in a worker thread."""
-        return _Judged(
-            {owner: reachability.slots_may_go(owner, there.runs) for owner, there in slots.items()},
-            [
-                key
-                for key, (what, _) in listed.items()
-                if self._is_ours(what, reachability.state) and reachability.may_go(key, what)
-            ],
-        )
+    async def _judge(
+        self, listed: Mapping[str, Listed], share: _Share
+    ) -> Reachability | WalReachability | None:
+        """The judge of the objects listed before; None if this pass cannot judge."""
+        if not share.has_folders:
+            await self._surveys.look()
+            survey = self._surveys.survey
+            if self._surveys.unchanged <= share.patience:
+                if survey is None:
+                    return None
+                state = self._cluster.state
+                if survey.sequence > state.sequence:
+                    state = await self._cluster.refresh()
+                if survey.sequence > state.sequence:
+                    raise CorruptObject(
+                        SURVEY_KEY,
+                        f"it was made at entry {survey.sequence} of the metadata log, which ends at"
+                        f" {state.sequence}",
+                    )
+                return WalReachability(survey, state, self._is_settled)
+        reachability = await self._look(listed)
+        if reachability is not None and share.has_others:
+            await self._surveys.write(reachability.wals.survey)
+        return reachability
 
     def _mark(
         self,
@@ -271,37 +311,37 @@ class Collector:
         """Whether only later passes of this process can judge the object."""
         return key.startswith(STAGED_FOLDER) and not self._staged.has_passed
 
-    async def _list(self, *, is_lowest_id: bool) -> dict[str, Listed]:
+    async def _list(self, share: _Share) -> dict[str, Listed]:
         """The objects of this process's share except slots, folder by folder."""
         me = self._incarnation
         prefixes = [merged_prefix(me), checkpoint_prefix(me)]
-        if is_lowest_id:
-            prefixes = [
-                MERGED_FOLDER,
-                CHECKPOINT_FOLDER,
-                HANDOVER_FOLDER,
-                STAGED_FOLDER,
-                STATE_PREFIX,
-                PROBE_FOLDER,
-            ]
+        dead = [owner for owner in share.dead if owner.epoch not in self._emptied]
+        if len(dead) <= LISTED_ONE_BY_ONE_MAX:
+            prefixes += [prefix(owner) for owner in dead for prefix in _FOLDERS_OF_WAL]
+        else:
+            prefixes += [MERGED_FOLDER, CHECKPOINT_FOLDER]
+        if share.has_folders:
+            prefixes += [HANDOVER_FOLDER, STAGED_FOLDER, STATE_PREFIX, PROBE_FOLDER]
         listed: dict[str, Listed] = {}
+        ours = {me, *dead}
         for prefix in prefixes:
             number = 0
             async for meta in self._store.list(prefix):
                 found = parse_key(meta.key)
+                if isinstance(found, _OfWal):
+                    found = found if found.incarnation in ours else None
                 if found is not None:
                     listed[meta.key] = Listed(found, meta)
-                number += 1
+                    number += 1
                 if number >= LISTED_MAX:
                     break
+        owners = {each.incarnation for each, _ in listed.values() if isinstance(each, _OfWal)}
+        self._emptied.update(
+            owner.epoch
+            for owner in dead
+            if owner not in owners and self._cluster.state.is_retired(owner)
+        )
         return listed
-
-    def _is_ours(self, found: BucketObject, state: ClusterState) -> bool:
-        """Whether this process collects the object: live incarnations collect their own."""
-        match found:
-            case WalObject(owner) | MergedObjectKey(owner) | CheckpointObject(owner):
-                return owner == self._incarnation or not state.is_live(owner.epoch)
-        return True
 
     async def _look(self, listed: Mapping[str, Listed]) -> Reachability | None:
         """The reachability by which to judge the objects listed before.
@@ -399,10 +439,17 @@ class Collector:
             return 0
 
 
-def is_lowest(state: ClusterState, incarnation: Incarnation) -> bool:
-    """Whether this incarnation has the lowest id of the live brokers."""
-    living = state.live_brokers()
-    return bool(living) and living[0].incarnation == incarnation
+def _judged(
+    judge: Reachability | WalReachability,
+    listed: Mapping[str, Listed],
+    slots: Mapping[Incarnation, WalRuns],
+) -> _Judged:
+    """The objects that may go. Pure; runs in a worker thread."""
+    wals = judge.wals if isinstance(judge, Reachability) else judge
+    return _Judged(
+        {owner: wals.slots_may_go(owner, there.runs) for owner, there in slots.items()},
+        [key for key, (what, _) in listed.items() if judge.may_go(key, what)],
+    )
 
 
 def _staged(listed: Mapping[str, Listed]) -> frozenset[str]:

@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final, NoReturn, TypeVar
 
-from tidelog.broker.collect.collector import is_lowest
 from tidelog.broker.collect.marks import Marks
+from tidelog.broker.collect.shares import Piece, is_responsible
 from tidelog.broker.collect.table_collector import FIRST_SHARE
 from tidelog.bucket.reachability import needed_incarnations
 from tidelog.clock import Clock
@@ -89,7 +89,7 @@ class Forgetting:
     async def look(self) -> None:
         """One pass. Raises StoreError, and whatever `MetadataLog.append` raises."""
         state = self._log.state
-        if not is_lowest(state, self._incarnation):
+        if not is_responsible(state, self._incarnation, Piece.FORGETTING):
             return
         topics = await _those(state.deleted, self._is_gone)
         needed = needed_incarnations(state) if state.retired else frozenset()

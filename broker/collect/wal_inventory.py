@@ -1,19 +1,19 @@
 """The slots of WALs that may lie in the bucket, as far as one process collects them.
 
 A WAL is a row of consecutive slots. So this process knows its own slots without a listing: all
-durable ones, less those handed to the deleter. It lists the WALs of dead incarnations once: all in
-one listing at first, then each that dies. They do not grow any more. When all slots of such a WAL
-except the seal are handed over, the process drops it. (The next process finds a put that comes even
-later, behind the seal.)
+durable ones, less those handed to the deleter. It lists each dead incarnation's WAL of its share
+once; many in one listing. They do not grow any more. When all slots of such a WAL except the seal
+are handed over, the process drops it. (The next process finds a put that comes even later, behind
+the seal.)
 
 Memory is in proportion to the gaps between slots: to kept slots, not to all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.bucket.object_keys import WAL_FOLDER, WalObject, parse_key
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -21,6 +21,9 @@ from tidelog.identifiers import Epoch, Incarnation, Slot
 from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.format.object_format import wal_key, wal_prefix
 from tidelog.wal.recover.slot_runs import SlotRun, extended, without
+
+LISTED_ONE_BY_ONE_MAX: Final = 16
+"""Dead WALs that a look lists one by one; of more it lists the whole folder."""
 
 
 class WalRuns(NamedTuple):
@@ -78,22 +81,24 @@ class WalInventory:
         self._dead: dict[Incarnation, _ListedWal] = {}
         self._newest: dict[Incarnation, Slot] = {}
         """The newest slots of live WALs of other processes."""
-        self._has_listed_all = False
         self._finished: set[Epoch] = set()
 
-    async def look(self, state: ClusterState, *, others: bool) -> None:
-        """Update the inventory; dead incarnations only if `others`. Raises StoreError."""
+    async def look(self, state: ClusterState, dead: Collection[Incarnation]) -> None:
+        """Update the inventory of the own WAL and of these dead incarnations' WALs.
+
+        Raises StoreError.
+        """
         durable_end = self._own().durable_end
         self._own_runs = extended(self._own_runs, durable_end, self._own_end)
         self._own_end = durable_end
-        if not others:
-            return
-        if not self._has_listed_all:
-            await self._list_all(state)
-            self._has_listed_all = True
-        for owner, end in self._dead_incarnations(state):
+        wanted = {owner: end for owner, end in self._dead_incarnations(state) if owner in dead}
+        self._dead = {owner: known for owner, known in self._dead.items() if owner in wanted}
+        unknown = [owner for owner in wanted if owner not in self._dead]
+        if len(unknown) > LISTED_ONE_BY_ONE_MAX:
+            await self._list_all(state, {owner: _ListedWal(wanted[owner]) for owner in unknown})
+        for owner, end in wanted.items():
             known = self._dead.get(owner)
-            if known is None or known.end != end:
+            if owner.epoch not in self._finished and (known is None or known.end != end):
                 self._keep(owner, await self._list(owner, end))
 
     async def newest_slots(self, state: ClusterState) -> dict[Incarnation, Slot]:
@@ -144,8 +149,7 @@ class WalInventory:
         for info in state.fenced_not_retired():
             yield info.incarnation, None
 
-    async def _list_all(self, state: ClusterState) -> None:
-        dead = {owner: _ListedWal(end) for owner, end in self._dead_incarnations(state)}
+    async def _list_all(self, state: ClusterState, dead: Mapping[Incarnation, _ListedWal]) -> None:
         after = ""
         while True:
             async for meta in self._store.list(WAL_FOLDER, start_after=after):

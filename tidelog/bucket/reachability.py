@@ -24,11 +24,10 @@ Each condition, once true, stays true (F2):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidelog.bucket.object_keys import (
-    WAL_FOLDER,
     BucketObject,
     CheckpointObject,
     HandoverObject,
@@ -38,23 +37,20 @@ from tidelog.bucket.object_keys import (
     StateObject,
     WalObject,
 )
+from tidelog.bucket.survey import Survey, WalReachability
 from tidelog.coordinator.cluster.records.topics import Tenures
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import (
     FIRST_LEADER_EPOCH,
-    Epoch,
     Incarnation,
     Slot,
     TenureKey,
     TopicPartition,
 )
 from tidelog.storage.segment.segment import SegmentName
-from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.storage.table.table_state import TableState
 from tidelog.wal.format.image_codec import Images
-from tidelog.wal.format.object_format import WAL_SUFFIX, wal_position
 from tidelog.wal.log.adoption import object_key
-from tidelog.wal.recover.slot_runs import SlotRun, below, runs_of, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +143,6 @@ def unanchored(
             yield partition
 
 
-def _slots_by_wal(keys: Iterable[str]) -> dict[Incarnation, list[SlotRun]]:
-    """The slots among these keys. There may be tens of thousands."""
-    slots: dict[str, list[int]] = {}
-    for key in keys:
-        if key.startswith(WAL_FOLDER):
-            folder, _, name = key.rpartition("/")
-            digits = name.removesuffix(WAL_SUFFIX)
-            if digits.isdecimal():
-                slots.setdefault(folder, []).append(int(digits))
-    found = {}
-    for folder, numbers in slots.items():
-        position = wal_position(f"{folder}/{numbers[0]:0{NUMBER_DIGITS}d}{WAL_SUFFIX}")
-        if position is not None:
-            found[position.incarnation] = runs_of(sorted(numbers))
-    return found
-
-
 @dataclass(frozen=True)
 class Reachability:
     """Judges the objects that can be judged without reading a table."""
@@ -176,10 +155,7 @@ class Reachability:
     snapshots: Mapping[tuple[str, int], int]
     """The newest state snapshot of each internal partition, by name and number."""
     is_settled: Callable[[MergedObjectKey, Slot], bool]
-    """Whether no entry of a WAL at or above its floor names this merged object, or ever will.
-
-    Only the process that writes the WAL knows that.
-    """
+    """See `WalReachability`."""
     metadata_aged: Callable[[str], bool]
     """Whether the metadata log has an entry younger than this object by more than the grace.
 
@@ -191,18 +167,20 @@ class Reachability:
     A checkpoint shows that by its batch; or the object is older than all WAL objects from which an
     adoption may be replayed (H9).
     """
-    _needed: frozenset[Incarnation] = field(init=False)
     _handovers: frozenset[str] = field(init=False)
     _referenced: frozenset[str] = field(init=False)
-    _referenced_slots: Mapping[Incarnation, Sequence[SlotRun]] = field(init=False)
+    wals: WalReachability = field(init=False)
+    """The judge of what belongs to a WAL."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_needed", needed_incarnations(self.state))
-        object.__setattr__(self, "_handovers", named_handovers(self.state))
         objects = (anchor.objects for anchor in self.anchors.values())
         referenced = frozenset(map(object_key, self.handover_objects.union(*objects)))
+        floors = {owner: anchor.slot for owner, anchor in self.anchors.items()}
+        needed = needed_incarnations(self.state)
+        survey = Survey.of(self.state.sequence, needed, floors, referenced)
+        object.__setattr__(self, "_handovers", named_handovers(self.state))
         object.__setattr__(self, "_referenced", referenced)
-        object.__setattr__(self, "_referenced_slots", _slots_by_wal(referenced))
+        object.__setattr__(self, "wals", WalReachability(survey, self.state, self.is_settled))
 
     def may_go(self, key: str, found: BucketObject) -> bool:
         """Whether no process can need this object any more.
@@ -210,12 +188,8 @@ class Reachability:
         False for objects of tables, leases and the metadata log, which are not judged here.
         """
         match found:
-            case WalObject(incarnation, slot):
-                return bool(self.slots_may_go(incarnation, [SlotRun(slot, slot + 1)]))
-            case MergedObjectKey(incarnation):
-                return key not in self._referenced and self._merged_may_go(incarnation, found)
-            case CheckpointObject(incarnation, slot):
-                return self._is_passed(incarnation) or slot < self.floor(incarnation)
+            case WalObject() | MergedObjectKey() | CheckpointObject():
+                return self.wals.may_go(key, found)
             case StateObject(topic, partition, next_offset):
                 return next_offset < self.snapshots.get((topic, partition), 0)
             case HandoverObject():
@@ -225,33 +199,6 @@ class Reachability:
             case ProbeObject():
                 return True
         return False
-
-    def slots_may_go(self, incarnation: Incarnation, runs: Sequence[SlotRun]) -> list[SlotRun]:
-        """The unreachable ones of these slots of a WAL, including seals."""
-        if self._is_passed(incarnation):
-            # The lowest seal stays for ever: a late put must meet it.
-            end = self.state.retired[incarnation.epoch].end_slot
-            free = without(runs, [SlotRun(end, end + 1)])
-        else:
-            free = below(runs, self.floor(incarnation))
-        return without(free, self._referenced_slots.get(incarnation, ()))
-
-    def _merged_may_go(self, incarnation: Incarnation, found: MergedObjectKey) -> bool:
-        if self._is_passed(incarnation):
-            return True
-        return self.is_settled(found, self.floor(incarnation))
-
-    def _is_passed(self, incarnation: Incarnation) -> bool:
-        """Whether it is retired and no tenure names it: its WAL is not replayed again."""
-        return self._is_retired(incarnation.epoch) and incarnation not in self._needed
-
-    def _is_retired(self, epoch: Epoch) -> bool:
-        return epoch in self.state.retired
-
-    def floor(self, incarnation: Incarnation) -> Slot:
-        """The newest checkpoint's slot, below which no slot is replayed; 0 without a checkpoint."""
-        anchor = self.anchors.get(incarnation)
-        return Slot(0) if anchor is None else anchor.slot
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from tidelog.broker.collect.collector import Collector
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter
 from tidelog.broker.collect.mark_file import MarkFile
 from tidelog.broker.collect.staged_batches import StagedBatches
+from tidelog.broker.collect.survey_file import SurveyFile
 from tidelog.broker.collect.table_collector import TableCollector
 from tidelog.broker.collect.wal_inventory import OwnWal, WalInventory
 from tidelog.broker.ownership.inherited import InheritedPartitions
@@ -87,6 +88,7 @@ def collections(
                 offload,
                 broker.membership.metadata.settings,
             ),
+            SurveyFile(store, offload),
             marks,
             deleter,
             counted,

@@ -54,6 +54,10 @@ def state(**retired: int) -> ClusterState:
     )
 
 
+def dead_of(known: ClusterState) -> set[Incarnation]:
+    return {wal.incarnation for wal in known.retired.values()}
+
+
 def test_what_it_has_written_itself_is_not_listed() -> None:
     async def story() -> None:
         store, ends = Listings(), [0]
@@ -62,11 +66,11 @@ def test_what_it_has_written_itself_is_not_listed() -> None:
         )
         for end in (50, 120, 200):
             ends.append(end)
-            await inventory.look(state(), others=False)
+            await inventory.look(state(), ())
         assert dict(inventory)[ME] == ([SlotRun(0, 200)], 10)
         inventory.hand_over(ME, [SlotRun(0, 30), SlotRun(40, 60)])
         ends.append(201)
-        await inventory.look(state(), others=False)
+        await inventory.look(state(), ())
         assert dict(inventory)[ME].runs == [SlotRun(30, 40), SlotRun(60, 201)]
         assert store.listed == []
 
@@ -83,23 +87,46 @@ def test_a_dead_wal_is_listed_once_until_its_seal_alone_is_left() -> None:
         await fill(store, other, SlotRun(7, 8))
         inventory = WalInventory(store, ME, lambda: OwnWal(Slot(0), Slot(-1), 0))
         now = state(_1=7, _2=19)
-        await inventory.look(now, others=True)
+        await inventory.look(now, dead_of(now))
         assert dict(inventory)[DEAD] == ([SlotRun(3, 10), SlotRun(12, 20), SlotRun(40, 41)], 10)
         assert other not in dict(inventory)
         assert sum(key.startswith("wal/0-9/") for key in store.listed) <= 1
         store.listed.clear()
         inventory.hand_over(DEAD, [SlotRun(3, 10), SlotRun(12, 19)])
-        await inventory.look(now, others=True)
+        await inventory.look(now, dead_of(now))
         inventory.hand_over(DEAD, [SlotRun(40, 41)])
-        await inventory.look(now, others=True)
+        await inventory.look(now, dead_of(now))
         assert DEAD not in dict(inventory)
         # A further one dies.
         await fill(store, Incarnation(BrokerId(0), Epoch(5)), SlotRun(0, 3))
+        later = state(_1=7, _2=19, _5=2)
         for _ in range(3):
-            await inventory.look(state(_1=7, _2=19, _5=2), others=True)
+            await inventory.look(later, dead_of(later))
         assert store.listed == [
             wal_key(Incarnation(BrokerId(0), Epoch(5)), Slot(n)) for n in range(3)
         ]
+
+    asyncio.run(story())
+
+
+def test_many_dead_wals_are_listed_together_and_only_those_of_the_share() -> None:
+    async def story() -> None:
+        store = Listings()
+        retired = {f"_{epoch}": 2 for epoch in range(30, 60)}
+        now = replace(state(**retired), sequence=60)
+        for owner in dead_of(now):
+            await fill(store, owner, SlotRun(0, 3))
+        share = {owner for owner in dead_of(now) if owner.epoch % 3}
+        inventory = WalInventory(store, ME, lambda: OwnWal(Slot(0), Slot(-1), 0))
+        for _ in range(2):
+            await inventory.look(now, share)
+            assert {owner for owner, _ in inventory} == {ME, *share}
+            assert len(store.listed) == 90
+        # Another broker has come, and got most of them; then it is gone again.
+        await inventory.look(now, set(list(share)[:2]))
+        assert len(dict(inventory)) == 3
+        await inventory.look(now, share)
+        assert {owner for owner, _ in inventory} == {ME, *share}
 
     asyncio.run(story())
 
