@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import page, report
 from benchmarks.broker import distant, recovery, restarts, scale, throughput, transactions
+from benchmarks.clients import clients
 from benchmarks.harness import latency
 from benchmarks.harness.targets import Target, kafka, tidelog
 from benchmarks.tables import cold, conversion, roll, spark
@@ -25,7 +26,7 @@ CONVERSION_BYTES = 100_000_000
 ROLL_BYTES = 500_000_000
 PARTS = (
     *("throughput", "latency", "transactions", "scale"),
-    *("conversion", "roll", "cold", "recovery", "restarts", "distant", "spark"),
+    *("conversion", "roll", "cold", "recovery", "restarts", "distant", "spark", "clients"),
 )
 
 
@@ -94,6 +95,9 @@ def measure(
             results.restarts = restarts.measure_restarts(folder / "restarts")
         case "distant":
             results.distant = distant.measure_distant(folder / "distant", CACHE)
+        case "clients":
+            print("measuring Python clients", file=sys.stderr, flush=True)
+            results.clients = clients.measure_clients(folder / "clients", share)
         case "spark":
             results.spark = spark.measure_spark(folder / "spark", CACHE, share, arguments.without)
 

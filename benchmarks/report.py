@@ -16,6 +16,7 @@ from benchmarks.broker.restarts import COMPARED, Restarts
 from benchmarks.broker.scale import Scale
 from benchmarks.broker.throughput import Measured, Shape
 from benchmarks.broker.transactions import PRODUCERS, ROUND_SHAPES, Transactions
+from benchmarks.clients.clients import Speeds, client_lines
 from benchmarks.harness.latency import Latency
 from benchmarks.tables.cold import Cold, ColdShape
 from benchmarks.tables.conversion import Conversion, ConversionShape
@@ -49,6 +50,7 @@ class Results:
     restarts: list[Restarts] = field(default_factory=list)
     distant: Distant | None = None
     spark: SparkFigures | None = None
+    clients: Speeds = field(default_factory=dict)
 
 
 def run_of(results: Results) -> str:
@@ -89,6 +91,8 @@ def tables(results: Results) -> str:
         lines += distant_lines(results.distant)
     if results.spark is not None:
         lines += spark_lines(results.spark)
+    if results.clients:
+        lines += client_lines(results.clients)
     return "\n".join(lines)
 
 

@@ -242,6 +242,8 @@ def _start(
             stdout=log,
             stderr=log,
             env={**os.environ, **(environment or {})},
+            # Ctrl-C in a terminal reaches its clients first, which may still need it.
+            process_group=0,
         )
     server = S3Server(name, f"http://127.0.0.1:{port}", bucket, process, log_path)
     try:

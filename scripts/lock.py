@@ -14,6 +14,8 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON_OLDEST = "3.11"
+EXTRAS = ("broker",)
+"""Of the project; each group has them."""
 GROUPS = ("test", "integration")
 """Dependency groups of pyproject.toml, in the order of installation."""
 HEADER = """\
@@ -35,6 +37,8 @@ def compiled(groups: tuple[str, ...], upgrade: bool) -> list[str]:
     """
     command = ["uv", "pip", "compile", "pyproject.toml", "--universal", "--generate-hashes"]
     command += ["--no-annotate", "--no-header", "--quiet", "--python-version", PYTHON_OLDEST]
+    for extra in EXTRAS:
+        command += ["--extra", extra]
     for group in groups:
         command += ["--group", group]
     for group in groups[:-1]:

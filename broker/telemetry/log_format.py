@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from time import gmtime
-from typing import TextIO
+from typing import Final, TextIO
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -32,16 +32,48 @@ class FieldFormatter(logging.Formatter):
         return line
 
 
-def configure_logging(stream: TextIO, level: int = logging.INFO) -> None:
-    """Log to a stream in UTC. Libraries log from WARNING on."""
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and the fields."""
+
+    default_time_format = FieldFormatter.default_time_format
+    default_msec_format = FieldFormatter.default_msec_format
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line; a traceback is in it as `traceback`."""
+        facts: dict[str, object] = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields = {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
+        # A field never hides a fact.
+        facts = fields | facts
+        if record.exc_info:
+            facts["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(facts, default=str, ensure_ascii=False)
+
+
+FORMATTERS: Final[dict[str, type[logging.Formatter]]] = {
+    "text": FieldFormatter,
+    "json": JsonFormatter,
+}
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def configure_logging(stream: TextIO, level: str = "info", form: str = "text") -> None:
+    """Log to a stream in UTC, one of `LEVELS` in one of `FORMATTERS`.
+
+    Libraries log from WARNING on.
+    """
     handler = logging.StreamHandler(stream)
-    formatter = FieldFormatter()
+    formatter = FORMATTERS[form]()
     formatter.converter = gmtime
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("tidelog").setLevel(level)
+    logging.getLogger("tidelog").setLevel(level.upper())
 
 
 def _shown(value: object) -> str:

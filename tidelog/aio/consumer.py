@@ -79,7 +79,11 @@ class Consumer:
     async def __aiter__(self) -> AsyncIterator[Message]:
         """The messages as they arrive, without end."""
         while True:
-            message = await self.poll(STEP_SECONDS)
+            made = self._made
+            if made is not None and made.has_fetched and self._is_free:
+                message = made.take_one()
+            else:
+                message = await self.poll(STEP_SECONDS)
             if message is not None:
                 yield message
 

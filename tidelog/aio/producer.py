@@ -9,7 +9,8 @@ run in a thread, one after the other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -30,14 +31,45 @@ POLL_SECONDS: Final = 0.001
 """Between two looks at delivery reports while messages are on their way."""
 
 
+class _LoopSender(Sender):
+    """Tells deliveries to the tasks of a loop."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    _is_waking = False
+
+    def __init__(
+        self,
+        bootstrap: str,
+        key_serializer: Serializer | str | None,
+        value_serializer: Serializer | str | None,
+        settings: Mapping[str, Any],
+    ) -> None:
+        super().__init__(bootstrap, key_serializer, value_serializer, settings)
+        self._told: deque[Delivery] = deque()
+
+    def tell(self, delivery: Delivery) -> None:
+        """Let the loop wake those who wait for a delivery, with others in one pass."""
+        assert self.loop is not None
+        self._told.append(delivery)
+        if not self._is_waking:
+            self._is_waking = True
+            self.loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        # First: what another thread appends from now on asks for a pass of its own.
+        self._is_waking = False
+        while self._told:
+            self._told.popleft().wake()
+
+
 class Delivery(DeliveryOutcome):
     """The outcome of one send: `partition, offset = await delivery`."""
 
-    __slots__ = ("_producer", "_waiter")
+    __slots__ = ("_waiter",)
+    _sender: _LoopSender
 
-    def __init__(self, producer: Producer, sender: Sender) -> None:
+    def __init__(self, sender: _LoopSender) -> None:
         super().__init__(sender)
-        self._producer = producer
         self._waiter: asyncio.Future[None] | None = None
 
     async def result(self, timeout: float | None = None) -> tuple[int, int]:
@@ -52,7 +84,7 @@ class Delivery(DeliveryOutcome):
             await asyncio.wait([self._waiter], timeout=timeout)
             if not self.is_done:
                 raise self._sender.not_delivered(timeout or 0)
-        return self._outcome()
+        return self._place()
 
     def __await__(self) -> Generator[Any, None, tuple[int, int]]:
         return self.result().__await__()
@@ -63,7 +95,7 @@ class Delivery(DeliveryOutcome):
         """Called by librdkafka, in the loop's thread or in that of blocking calls."""
         super().report(error, message)
         if self._waiter is not None:
-            self._producer.tell(self)
+            self._sender.tell(self)
 
     def wake(self) -> None:
         """Go on with the tasks that wait."""
@@ -86,7 +118,7 @@ class Producer:
         **settings: Any,
     ) -> None:
         """Connects in the background. Raises InvalidConfiguration."""
-        self._sender = Sender(bootstrap, key_serializer, value_serializer, settings)
+        self._sender = _LoopSender(bootstrap, key_serializer, value_serializer, settings)
         self._client = self._sender.client
         self._calls = BlockingCalls("tidelog-producer")
         self._transactions: TransactionCalls | None = None
@@ -94,8 +126,6 @@ class Producer:
         self._next_poll: asyncio.TimerHandle | None = None
         self._polled: asyncio.Future[None] | None = None
         """Done when delivery reports were looked for."""
-        self._told: list[Delivery] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def transactional_id(self) -> str | None:
@@ -119,7 +149,7 @@ class Producer:
         NotSerializable, FatalError, KafkaRequestError.
         """
         sender = self._sender
-        delivery = Delivery(self, sender)
+        delivery = Delivery(sender)
         message = sender.encoded(topic, value, key, headers, partition, timestamp, delivery)
         if not sender.offer(message):
             await self._wait_for_room(message)
@@ -205,18 +235,6 @@ class Producer:
                 raise
             error.add_note(str(failure))
 
-    def tell(self, delivery: Delivery) -> None:
-        """Let the loop wake those who wait for a delivery, with others in one pass."""
-        assert self._loop is not None
-        self._told.append(delivery)
-        if len(self._told) == 1:
-            self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        told, self._told = self._told, []
-        for delivery in told:
-            delivery.wake()
-
     async def _delivered(self) -> None:
         """Return when no message is on its way."""
         await self._poll_until(lambda: len(self._client) == 0, None)
@@ -262,9 +280,9 @@ class Producer:
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
+        if self._sender.loop is None:
+            self._sender.loop = loop
+        elif self._sender.loop is not loop:
             raise Refused(
                 "the producer belongs to another event loop: make one in each asyncio.run"
             )

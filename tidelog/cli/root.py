@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 
@@ -17,24 +16,28 @@ from tidelog.errors import (
     TidelogError,
     Unreachable,
 )
+from tidelog.extras import imported
 from tidelog.storage.object_store import StoreNotApplied, StoreOutcomeUnknown
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-COMMANDS = (
-    "server",
-    "cluster",
-    "topics",
-    "groups",
-    "transactions",
-    "produce",
-    "consume",
-    "bucket",
-    "fsck",
-    "inspect",
-)
-"""The modules in `commands`; each has an object of the same name."""
+COMMANDS = {
+    name: f"tidelog.cli.commands.{name}"
+    for name in (
+        "server",
+        "cluster",
+        "topics",
+        "groups",
+        "transactions",
+        "produce",
+        "consume",
+        "bucket",
+        "fsck",
+        "inspect",
+    )
+} | {"dev": "tidelog.localstack.dev"}
+"""The commands' modules; each has an object of the command's name."""
 
 
 class _Commands(click.Group):
@@ -46,12 +49,43 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"tidelog.cli.commands.{cmd_name}")
+        try:
+            module = imported(COMMANDS[cmd_name], f"tidelog {cmd_name}")
+        except InvalidConfiguration as missing:
+            return _not_installed(cmd_name, missing)
         command: click.Command = getattr(module, cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(
+                error.command_name, possibilities=self.list_commands(ctx), ctx=ctx
+            ) from None
+
+
+def _not_installed(name: str, missing: InvalidConfiguration) -> click.Command:
+    """A command that lacks an extra: it tells so, whatever its arguments are."""
+
+    def refuse(**_: object) -> None:
+        raise missing
+
+    given = click.Argument(["given"], nargs=-1, type=click.UNPROCESSED)
+    return click.Command(
+        name,
+        {"ignore_unknown_options": True},
+        callback=refuse,
+        params=[given],
+        help=f"Not installed: {missing}.",
+        add_help_option=False,
+    )
+
 
 @click.group(cls=_Commands, context_settings=CONTEXT)
+@click.version_option(tidelog.__version__, message="tidelog %(version)s")
 def cli() -> None:
     """Tidelog: a transactional log on object storage that speaks the Kafka protocol."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, cast
+from typing import Any, TypeAlias, cast
 
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
@@ -27,14 +27,10 @@ _EARLIEST, _LATEST = -2, -1
 _STARTS = {"earliest": _EARLIEST, "smallest": _EARLIEST, "latest": _LATEST, "largest": _LATEST}
 
 
-class _Place(NamedTuple):
-    topic: str
-    partition: int
-
-
-class _Position(NamedTuple):
-    offset: int
-    leader_epoch: int | None
+_Place: TypeAlias = tuple[str, int]
+"""The topic and the partition. Plain tuples: each message makes one."""
+_Position: TypeAlias = tuple[int, int | None]
+"""The offset and the epoch of its leader."""
 
 
 class Consumer:
@@ -84,9 +80,11 @@ class Consumer:
     def __iter__(self) -> Iterator[Message]:
         """The messages as they arrive, without end."""
         while True:
-            message = self.poll(STEP_SECONDS)
+            message = self.take_one()
             if message is not None:
                 yield message
+            else:
+                self.fetch(STEP_SECONDS)
 
     def poll(self, timeout: float) -> Message | None:
         """The next message, or None after `timeout` seconds.
@@ -114,12 +112,17 @@ class Consumer:
     def take_one(self) -> Message | None:
         """The next message of those that are there, or None. Does not wait."""
         self._given.clear()
-        return next(self._taken(1), None)
+        return self._taken()
 
     def take(self, records_max: int | None = None) -> list[Message]:
         """Up to `records_max` messages of those that are there. Does not wait."""
         self._given.clear()
-        return list(self._taken(records_max or self._records_max))
+        left = records_max or self._records_max
+        found: list[Message] = []
+        while left and (message := self._taken()) is not None:
+            found.append(message)
+            left -= 1
+        return found
 
     def to_end(self) -> Iterator[Message]:
         """The messages up to the present end of each partition; for a consumer without a group.
@@ -141,10 +144,10 @@ class Consumer:
                 "to_end: the partitions of a group's member change; leave the group out to read to"
                 " the end"
             )
-        places = [_Place(each.topic, each.partition) for each in self._client.assignment()]
+        places = [(each.topic, each.partition) for each in self._client.assignment()]
         ends = self._offsets_at(places, _LATEST)
         starts = {
-            _Place(each.topic, each.partition): each.offset
+            (each.topic, each.partition): each.offset
             for each in self._client.position([TopicPartition(*place) for place in places])
         }
         self._ends = {
@@ -158,7 +161,7 @@ class Consumer:
 
     def reach(self, message: Message) -> None:
         """Note that `to_end` gives a message out."""
-        self._reach(_Place(message.topic, message.partition), message.offset + 1)
+        self._reach((message.topic, message.partition), message.offset + 1)
 
     def commit(self, *, wait: bool = True) -> None:
         """Commit the position behind the last message that was given out.
@@ -221,9 +224,9 @@ class Consumer:
         for each in found:
             if each.error is not None:
                 raise translated(each.error, f"offset of {each.topic}-{each.partition}")
-            place = _Place(each.topic, each.partition)
-            if each.offset >= 0 and each.offset != self._consumed[place].offset:
-                committed[place] = _Position(each.offset, each.leader_epoch)
+            place = (each.topic, each.partition)
+            if each.offset >= 0 and each.offset != self._consumed[place][0]:
+                committed[place] = (each.offset, each.leader_epoch)
         self._seek(committed)
 
     def take_back(self) -> None:
@@ -267,19 +270,22 @@ class Consumer:
             if first is not None:
                 # Waiting for a full batch would delay the messages that are there.
                 following = self._client.consume(self._records_max - 1, 0)
-                self._fetched.extend(filter(self._is_kept, [first, *following]))
+                self._fetched.extend(
+                    each
+                    for each in (first, *following)
+                    if each.error() is None or self._is_kept(each)
+                )
             left = deadline - CLOCK.monotonic()
             if left <= 0:
                 return
 
     def _is_kept(self, fetched: confluent_kafka.Message) -> bool:
-        """Whether it is a message, or the end of a partition that `to_end` reads.
+        """Whether an event is the end of a partition that `to_end` reads.
 
         Raises KafkaRequestError.
         """
         error = fetched.error()
-        if error is None:
-            return True
+        assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:
             return bool(self._ends)
         failure = translated(error, f"topic {fetched.topic()}")
@@ -290,44 +296,45 @@ class Consumer:
         logger.warning("consumer waits", extra={"topic": fetched.topic(), "reason": str(failure)})
         return False
 
-    def _taken(self, count: int) -> Iterator[Message]:
-        """Up to `count` messages of those that are there, and the ends before them."""
-        while self._fetched and count:
-            fetched = self._fetched[0]
+    def _taken(self) -> Message | None:
+        """The next message of those that are there, after the ends before it."""
+        while self._fetched:
+            fetched = self._fetched.popleft()
             if fetched.error() is None:
-                count -= 1
-                self._given.setdefault(_place_of(fetched), _position_of(fetched, 0))
-                self._fetched.popleft()
-                yield self._given_out(fetched)
-            else:
-                self._fetched.popleft()
-                self._reach(_place_of(fetched), fetched.offset() or 0)
+                return self._given_out(fetched)
+            self._reach(_place_of(fetched), fetched.offset() or 0)
+        return None
 
     def _given_out(self, fetched: confluent_kafka.Message) -> Message:
-        place = _place_of(fetched)
+        topic, partition = place = _place_of(fetched)
+        offset, leader_epoch = fetched.offset() or 0, fetched.leader_epoch()
+        if place not in self._given:
+            self._given[place] = (offset, leader_epoch)
+        self._consumed[place] = (offset + 1, leader_epoch)
         _, timestamp = fetched.timestamp()
-        headers = fetched.headers()
-        self._consumed[place] = _position_of(fetched, 1)
+        key, value, headers = fetched.key(), fetched.value(), fetched.headers()
         return Message(
-            place.topic,
-            place.partition,
-            fetched.offset() or 0,
+            topic,
+            partition,
+            offset,
             None if timestamp < 0 else timestamp,
-            self._decoded(self._key, fetched.key(), fetched, MessageField.KEY),
-            self._decoded(self._value, fetched.value(), fetched, MessageField.VALUE),
+            key if self._key is None else self._decoded(self._key, key, fetched, MessageField.KEY),
+            value
+            if self._value is None
+            else self._decoded(self._value, value, fetched, MessageField.VALUE),
             tuple(cast(list[tuple[str, bytes | None]], headers)) if headers else (),
-            fetched.leader_epoch(),
+            leader_epoch,
         )
 
     def _decoded(
         self,
-        deserializer: Deserializer | None,
+        deserializer: Deserializer,
         data: bytes | None,
         fetched: confluent_kafka.Message,
         field: MessageField,
     ) -> Any:
-        if deserializer is None or data is None:
-            return data
+        if data is None:
+            return None
         try:
             return deserializer(
                 data, SerializationContext(fetched.topic() or "", field, fetched.headers())
@@ -336,8 +343,7 @@ class Consumer:
         except Exception as error:
             place = _place_of(fetched)
             raise NotDeserializable(
-                f"{field.value} of {place.topic}-{place.partition} at offset {fetched.offset()}:"
-                f" {error}"
+                f"{field.value} of {place[0]}-{place[1]} at offset {fetched.offset()}: {error}"
             ) from error
 
     def _positions(self) -> list[TopicPartition]:
@@ -357,7 +363,7 @@ class Consumer:
                 )
 
     def _revoked(self, _: confluent_kafka.Consumer, gone: list[TopicPartition]) -> None:
-        places = {_Place(each.topic, each.partition) for each in gone}
+        places = {(each.topic, each.partition) for each in gone}
         for place in places:
             self._consumed.pop(place, None)
             self._given.pop(place, None)
@@ -381,9 +387,7 @@ class Consumer:
                 "auto.offset.reset=none without a group: there are no committed offsets; take"
                 " earliest or latest"
             )
-        places = [
-            _Place(topic, number) for topic in self._topics for number in self._numbers_of(topic)
-        ]
+        places = [(topic, number) for topic in self._topics for number in self._numbers_of(topic)]
         self._assigned = self._offsets_at(places, _STARTS[self._start])
         self._client.assign(
             [TopicPartition(*place, offset) for place, offset in self._assigned.items()]
@@ -414,12 +418,12 @@ class Consumer:
         for each in found:
             if each.error is not None:
                 raise translated(each.error, f"offsets of {each.topic}-{each.partition}")
-        return {_Place(each.topic, each.partition): each.offset for each in found}
+        return {(each.topic, each.partition): each.offset for each in found}
 
     def _seek(self, positions: dict[_Place, _Position]) -> None:
         """Give out the partitions' messages from these positions on next."""
         self._fetched = deque(each for each in self._fetched if _place_of(each) not in positions)
-        owned = {_Place(each.topic, each.partition) for each in self._client.assignment()}
+        owned = {(each.topic, each.partition) for each in self._client.assignment()}
         for place, at in positions.items():
             self._given.pop(place, None)
             self._consumed.pop(place, None)
@@ -436,14 +440,15 @@ class Consumer:
 
 
 def _place_of(fetched: confluent_kafka.Message) -> _Place:
-    return _Place(fetched.topic() or "", fetched.partition() or 0)
+    return fetched.topic() or "", fetched.partition() or 0
 
 
 def _position_of(fetched: confluent_kafka.Message, behind: int) -> _Position:
-    return _Position((fetched.offset() or 0) + behind, fetched.leader_epoch())
+    return (fetched.offset() or 0) + behind, fetched.leader_epoch()
 
 
 def _topic_partition(place: _Place, at: _Position) -> TopicPartition:
-    if at.leader_epoch is None:
-        return TopicPartition(place.topic, place.partition, at.offset)
-    return TopicPartition(place.topic, place.partition, at.offset, leader_epoch=at.leader_epoch)
+    offset, leader_epoch = at
+    if leader_epoch is None:
+        return TopicPartition(*place, offset)
+    return TopicPartition(*place, offset, leader_epoch=leader_epoch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
@@ -20,19 +19,15 @@ POLL_EVERY: Final = 64
 class Delivery(DeliveryOutcome):
     """The outcome of one send."""
 
-    __slots__ = ("_producer",)
-
-    def __init__(self, producer: Producer, sender: Sender) -> None:
-        super().__init__(sender)
-        self._producer = producer
+    __slots__ = ()
 
     def result(self, timeout: float | None = None) -> tuple[int, int]:
         """The message's partition and offset. Waits until it is durable.
 
         Raises DeliveryError; RetriableError after `timeout` seconds: the outcome is still open.
         """
-        self._producer.wait_until(lambda: self.is_done, timeout)
-        return self._outcome()
+        self._sender.wait_until(lambda: self.is_done, timeout)
+        return self._place()
 
 
 class Producer:
@@ -77,7 +72,7 @@ class Producer:
         not taken. Raises NotSerializable, FatalError, KafkaRequestError.
         """
         sender = self._sender
-        delivery = Delivery(self, sender)
+        delivery = Delivery(sender)
         message = sender.encoded(topic, value, key, headers, partition, timestamp, delivery)
         if not sender.offer(message):
             self._wait_for_room(message)
@@ -93,7 +88,7 @@ class Producer:
         Raises DeliveryError if a message failed since the last flush; RetriableError after
         `timeout` seconds: some are still on their way.
         """
-        self.wait_until(lambda: len(self._client) == 0, timeout)
+        self._sender.wait_until(lambda: len(self._client) == 0, timeout)
         self._sender.raise_failures()
 
     def init_transactions(self) -> None:
@@ -155,15 +150,6 @@ class Producer:
             if error is None:
                 raise
             error.add_note(str(failure))
-
-    def wait_until(self, is_so: Callable[[], bool], timeout: float | None) -> None:
-        """Serve delivery reports until `is_so()`. RetriableError after `timeout` seconds."""
-        deadline = None if timeout is None else CLOCK.monotonic() + timeout
-        while not is_so():
-            left = STEP_SECONDS if deadline is None else deadline - CLOCK.monotonic()
-            if left <= 0:
-                raise self._sender.not_delivered(timeout or 0)
-            self._sender.serve(min(left, STEP_SECONDS))
 
     def _wait_for_room(self, message: Produced) -> None:
         deadline = CLOCK.monotonic() + self._sender.block_ms_max / 1000

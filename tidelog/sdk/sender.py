@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 import confluent_kafka
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tidelog.errors import Refused
-from tidelog.sdk.connecting import logger, made
+from tidelog.sdk.connecting import CLOCK, STEP_SECONDS, logger, made
 from tidelog.sdk.errors import (
     AbortableError,
     DeliveryError,
@@ -26,29 +26,29 @@ from tidelog.sdk.transactions import TransactionEnds
 FAILURES_MAX: Final = 64
 """Failures that a producer keeps for its next flush; it counts the others."""
 _ANY_PARTITION: Final = -1
+_NO_OPTIONS: Final[dict[str, Any]] = {}
 
 
 class DeliveryOutcome:
     """What became of one message."""
 
-    __slots__ = ("_error", "_place", "_sender")
+    __slots__ = ("_outcome", "_sender")
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
-        self._place: tuple[int, int] | None = None
-        self._error: DeliveryError | None = None
+        self._outcome: tuple[int, int] | DeliveryError | None = None
 
     @property
     def is_done(self) -> bool:
         """Whether the outcome is known."""
-        return self._place is not None or self._error is not None
+        return self._outcome is not None
 
-    def _outcome(self) -> tuple[int, int]:
-        """The message's partition and offset. Raises DeliveryError."""
-        if self._error is not None:
-            raise self._error
-        assert self._place is not None
-        return self._place
+    def _place(self) -> tuple[int, int]:
+        """The partition and offset of a message whose outcome is known. Raises DeliveryError."""
+        assert self._outcome is not None
+        if isinstance(self._outcome, DeliveryError):
+            raise self._outcome
+        return self._outcome
 
     def report(
         self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
@@ -56,21 +56,16 @@ class DeliveryOutcome:
         """Called by librdkafka within `poll` and `flush`."""
         if error is None:
             # Of a batch that the broker had already, the client may not know the offset.
-            self._place = (message.partition() or 0, message.offset() or 0)
+            self._outcome = (message.partition() or 0, message.offset() or 0)
             return
         what = f"message to {message.topic()}"
-        self._error = DeliveryError(f"{what}: {error.str()} ({error.name()})", error.name())
-        self._sender.failed(self._error)
+        failure = DeliveryError(f"{what}: {error.str()} ({error.name()})", error.name())
+        self._outcome = failure
+        self._sender.failed(failure)
 
 
-class Produced(NamedTuple):
-    """A message as librdkafka takes it."""
-
-    topic: str
-    value: bytes | None
-    key: bytes | None
-    partition: int
-    options: dict[str, Any]
+Produced: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""The arguments with which librdkafka takes a message."""
 
 
 class Sender:
@@ -118,26 +113,30 @@ class Sender:
                 f"transactional.id={self.transactional_id}: send within"
                 " `with producer.transaction():`"
             )
-        sent_headers = _pairs(headers)
-        encoded_key = self._encode(self._key, key, topic, MessageField.KEY, sent_headers)
-        encoded = self._encode(self._value, value, topic, MessageField.VALUE, sent_headers)
-        options: dict[str, Any] = {"on_delivery": delivery.report}
-        if sent_headers is not None:
-            options["headers"] = sent_headers
-        if timestamp is not None:
-            options["timestamp"] = timestamp
+        if headers is None and timestamp is None:
+            pairs, options = None, _NO_OPTIONS
+        else:
+            pairs, options = _options(headers, timestamp)
+        if self._key is not None:
+            key = self._key(key, SerializationContext(topic, MessageField.KEY, pairs))
+        elif key is not None and type(key) is not bytes:
+            key = to_bytes(key)
+        if self._value is not None:
+            value = self._value(value, SerializationContext(topic, MessageField.VALUE, pairs))
+        elif type(value) is not bytes:
+            value = to_bytes(value)
         number = _ANY_PARTITION if partition is None else partition
-        return Produced(topic, encoded, encoded_key, number, options)
+        return (topic, value, key, number, delivery.report), options
 
     def offer(self, message: Produced) -> bool:
         """Hand a message over; False if the queue has no room. Raises KafkaRequestError."""
-        topic, value, key, partition, options = message
+        arguments, options = message
         try:
-            self.client.produce(topic, value, key, partition, **options)
+            self.client.produce(*arguments, **options)
         except BufferError:
             return False
         except confluent_kafka.KafkaException as error:
-            raise self._refusal(translated(error, f"message to {topic}")) from error
+            raise self._refusal(translated(error, f"message to {arguments[0]}")) from error
         return True
 
     def serve(self, seconds: float) -> None:
@@ -150,6 +149,15 @@ class Sender:
         except confluent_kafka.KafkaException as error:
             # Fatal: the messages on their way fail, and the next send does.
             logger.warning("producer failed", extra={"reason": str(error)})
+
+    def wait_until(self, is_so: Callable[[], bool], timeout: float | None) -> None:
+        """Serve delivery reports until `is_so()`. RetriableError after `timeout` seconds."""
+        deadline = None if timeout is None else CLOCK.monotonic() + timeout
+        while not is_so():
+            left = STEP_SECONDS if deadline is None else deadline - CLOCK.monotonic()
+            if left <= 0:
+                raise self.not_delivered(timeout or 0)
+            self.serve(min(left, STEP_SECONDS))
 
     def no_room(self) -> RetriableError:
         """What a send raises that waited for room in vain."""
@@ -197,18 +205,6 @@ class Sender:
             )
         return self.ends
 
-    def _encode(
-        self,
-        serializer: Serializer | None,
-        given: Any,
-        topic: str,
-        field: MessageField,
-        headers: list[tuple[str, bytes | str | None]] | None,
-    ) -> bytes | None:
-        if serializer is None:
-            return to_bytes(given)
-        return serializer(given, SerializationContext(topic, field, headers))
-
     def _refusal(self, failure: KafkaRequestError) -> KafkaRequestError:
         """What the refusal of a message means for its transaction."""
         if self.ends is not None and isinstance(failure, FatalError):
@@ -219,7 +215,15 @@ class Sender:
         return failure
 
 
-def _pairs(headers: Headers | None) -> list[tuple[str, bytes | str | None]] | None:
-    if not headers:
-        return None
-    return list(headers.items() if isinstance(headers, Mapping) else headers)
+def _options(
+    headers: Headers | None, timestamp: int | None
+) -> tuple[list[tuple[str, bytes | str | None]] | None, dict[str, Any]]:
+    """The headers as pairs, and librdkafka's arguments of what most messages do not have."""
+    options: dict[str, Any] = {}
+    pairs = None
+    if headers:
+        pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+        options["headers"] = pairs
+    if timestamp is not None:
+        options["timestamp"] = timestamp
+    return pairs, options

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from tidelog.clock import SystemClock
 from tidelog.concurrency import read_all
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import InvalidConfiguration, MissingObject
+from tidelog.extras import imported
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import ThreadOffload
 from tidelog.records.parse.row_arrays import integers_of
@@ -110,12 +110,14 @@ class Table:
 
     def to_pandas(self, **selection: Unpack[Selection]) -> pandas.DataFrame:
         """The rows as a DataFrame of pandas. Raises as `to_arrow` does."""
-        _module("pandas")
+        imported("pandas", "to_pandas")
         return self.to_arrow(**selection).to_pandas()
 
     def to_polars(self, **selection: Unpack[Selection]) -> polars.DataFrame:
         """The rows as a DataFrame of Polars. Raises as `to_arrow` does."""
-        found: polars.DataFrame = _module("polars").from_arrow(self.to_arrow(**selection))
+        found: polars.DataFrame = imported("polars", "to_polars").from_arrow(
+            self.to_arrow(**selection)
+        )
         return found
 
     def to_duckdb(
@@ -127,7 +129,7 @@ class Table:
 
         Raises as `to_arrow` does.
         """
-        target = connection or _module("duckdb")
+        target = connection or imported("duckdb", "to_duckdb")
         found: duckdb.DuckDBPyRelation = target.from_arrow(self.to_arrow(**selection))
         return found
 
@@ -259,12 +261,3 @@ def _check_partitions(wanted: _Wanted, topic: str, count: int) -> None:
     for number in sorted({*(wanted.partitions or ()), *wanted.offsets}):
         if not 0 <= number < count:
             raise InvalidConfiguration(f"{topic} has no partition {number}, only {count} from 0 on")
-
-
-def _module(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise InvalidConfiguration(
-            f"{name} is not installed: install it with pip install 'tidelog[{name}]'"
-        ) from error

@@ -4,8 +4,9 @@
 `tidelog.testing.plugin`, unittest the class `BrokerTestCase`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from tidelog.extras import imported
 
 if TYPE_CHECKING:
     from tidelog.testing.broker import Broker
@@ -21,4 +22,4 @@ def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    return getattr(imported(f"{__name__}.{module}", f"{__name__}.{name}"), name)

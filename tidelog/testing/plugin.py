@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def tidelog_broker() -> Iterator[Broker]:
     """A broker in memory, for all tests of the run. Give each test a topic of its own."""
-    from tidelog.testing.broker import Broker
+    from tidelog.testing import Broker
 
     with Broker() as broker:
         yield broker

@@ -9,6 +9,8 @@ from benchmarks.broker.recovery import Recovery
 from benchmarks.broker.restarts import Life, Restarts
 from benchmarks.broker.scale import Scale
 from benchmarks.broker.throughput import KIB, MIB, Measured, Shape
+from benchmarks.clients.clients import DIRECTIONS, ClientShape, ClientSpeed
+from benchmarks.clients.loads import LOADS
 from benchmarks.harness.latency import Latency
 from benchmarks.harness.load import percentile
 from benchmarks.harness.targets import Usage
@@ -170,3 +172,17 @@ def test_what_puts_cost_stands_beside_a_peers_default() -> None:
     peers = [line for line in document.splitlines() if "AutoMQ" in line]
     # Four PUTs a second while 250 ms bring less than 8 MiB, and one for each 8 MiB above.
     assert [line.rsplit("|", 3)[1:3] for line in peers] == [[" 4.0 ", " 52 "], [" 11.9 ", " 154 "]]
+
+
+def test_our_clients_stand_beside_their_peers() -> None:
+    shape = ClientShape(100, 1000)
+    speeds = {
+        (shape, client, direction): ClientSpeed(90_000 if client == "tidelog" else 100_000, 3.14)
+        for client in LOADS
+        for direction in DIRECTIONS
+    }
+
+    document = tables(Results("make bench", clients=speeds))
+
+    (line,) = [each for each in document.splitlines() if each.startswith("| 100 B | tidelog |")]
+    assert line.count(" 90,000 | 0.90 of confluent-kafka | 3.1 |") == len(DIRECTIONS)

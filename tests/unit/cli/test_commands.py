@@ -68,7 +68,30 @@ def to_broker(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_version(command: Command) -> None:
     assert command("version") == (0, f"tidelog {tidelog.__version__}\n", "")
+    assert command("--version").out == f"tidelog {tidelog.__version__}\n"
     assert json.loads(command("version", "--json").out) == {"version": tidelog.__version__}
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "meant"), [(["topcs"], "topics"), (["topics", "creat"], "create")]
+)
+def test_a_mistyped_command_gets_a_suggestion(
+    command: Command, mistyped: list[str], meant: str
+) -> None:
+    done = command(*mistyped)
+    assert done.code == 2
+    assert f"Did you mean '{meant}'?" in done.err
+
+
+@pytest.mark.usefixtures("to_broker")
+def test_short_inputs_without_keys_do_not_all_fill_one_partition(command: Command) -> None:
+    command("topics", "create", "spread", "--partitions", "50")
+    for _ in range(5):
+        command("produce", "spread", text="line\n")
+    described = json.loads(command("topics", "describe", "spread", "--json").out)
+    filled = [each for each in described["partitions"] if each["high_watermark"]]
+    # Five independent choices of 50 are all the same once in six million runs.
+    assert len(filled) > 1
 
 
 @pytest.mark.usefixtures("to_broker")

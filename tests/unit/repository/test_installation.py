@@ -57,7 +57,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", folder, cwd=folder)
     python = folder / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", wheel, cwd=folder)
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[broker]", cwd=folder)
     return python
 
 
@@ -81,7 +81,7 @@ def test_heavy_parts_come_only_with_their_extras(python: Path, tmp_path: Path) -
     program = f"import importlib.util as u; print([n for n in {heavy!r} if u.find_spec(n)])"
     assert run(python, "-c", program, cwd=tmp_path).strip() == "[]"
     assert set(PROJECT["project"]["optional-dependencies"]) == {
-        *("localstack", "demo", "spark"),
+        *("broker", "localstack", "demo", "spark"),
         *("duckdb", "pandas", "polars"),
     }
 

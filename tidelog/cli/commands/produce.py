@@ -18,6 +18,7 @@ from tidelog.client.operations import ProducerIdentity, init_producer_id
 from tidelog.client.operations import produce as produce_batch
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
+from tidelog.entropy import SystemEntropy
 from tidelog.errors import TidelogError
 from tidelog.records.batch import advance_sequence
 from tidelog.records.compression import Compression
@@ -96,7 +97,8 @@ class Sender:
         """Send standard input, in order."""
         count = len((await self.client.topic(self.topic)).partitions)
         lines = enumerate(_lines(), start=1)
-        keyless = 0
+        # Runs of a few lines each would all fill partition 0 otherwise.
+        keyless = SystemEntropy().uuid().int % count
         while group := await asyncio.to_thread(lambda: list(islice(lines, BATCH_RECORDS_MAX))):
             batches: dict[int, list[NewRecord]] = {}
             now_ms = SystemClock().time_ms()

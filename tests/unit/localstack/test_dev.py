@@ -1,0 +1,106 @@
+"""`tidelog dev` starts brokers and a store, says how to connect, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tidelog.localstack.ports import accepts
+from tidelog.sdk.consumer import Consumer
+from tidelog.sdk.producer import Producer
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """The process, which is ready, and the lines that it has printed."""
+    command = [sys.executable, "-m", "tidelog.cli", "dev", "--port", "0", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+    )
+    try:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            if line.startswith("ready"):
+                break
+        else:
+            raise AssertionError("\n".join(lines))
+        yield process, lines
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def found(lines: list[str], pattern: str) -> list[str]:
+    return [match[1] for line in lines if (match := re.search(pattern, line))]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--brokers", "2", "--store", "moto")])
+def test_brokers_serve_and_ctrl_c_ends_all_of_it(arguments: tuple[str, ...]) -> None:
+    with started(*arguments) as (process, lines):
+        addresses = found(lines, r"kafka (\S+)")
+        assert len(addresses) == (2 if arguments else 1)
+        bootstrap = ",".join(addresses)
+        with Producer(bootstrap) as producer:
+            producer.send("topic", "a")
+        with Consumer(bootstrap, "topic", auto_offset_reset="earliest") as consumer:
+            assert [message.value for message in consumer.to_end()] == [b"a"]
+        (logs,) = found(lines, r"logs +(\S+)/\*\.log")
+        assert len(list(Path(logs).glob("broker-*.log"))) == len(addresses)
+        # As a terminal does it: to the whole group.
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 0
+        assert not Path(logs).exists()
+        ports = [int(address.rpartition(":")[2]) for address in addresses]
+        ports += [int(port) for port in found(lines, r"endpoint=http://127.0.0.1:(\d+)")]
+        assert not any(map(accepts, ports))
+
+
+def test_a_folder_keeps_what_was_written_and_sigterm_ends_too(tmp_path: Path) -> None:
+    for expected in ([b"a"], [b"a", b"a"]):
+        with started("--store", "file", "--folder", str(tmp_path)) as (process, lines):
+            (bootstrap,) = found(lines, r"kafka (\S+)")
+            with Producer(bootstrap) as producer:
+                producer.send("topic", "a")
+            with Consumer(bootstrap, "topic", auto_offset_reset="earliest") as consumer:
+                assert [message.value for message in consumer.to_end()] == expected
+            process.terminate()
+            assert process.wait(60) == 0
+
+
+def test_a_broker_that_ends_by_itself_is_named() -> None:
+    with started() as (process, lines):
+        (pid,) = found(lines, r"process (\d+)")
+        os.kill(int(pid), signal.SIGKILL)
+        assert process.stdout is not None
+        assert "broker 0 has ended with -9" in process.stdout.readline()
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def test_the_console_has_the_sdk_and_ends_everything() -> None:
+    command = [sys.executable, "-m", "tidelog.cli", "dev", "--port", "0", "--console"]
+    program = 'admin.create_topic("flights", 3)\nprint("topics:", admin.topics())\n'
+    done = subprocess.run(
+        command, input=program, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "topics: {'flights': 3}" in done.stdout
+
+
+def test_several_brokers_share_no_memory() -> None:
+    command = [sys.executable, "-m", "tidelog.cli", "dev", "--brokers", "2", "--store", "memory"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--store moto" in done.stderr
