@@ -55,9 +55,9 @@ class Worker:
                 "transactional.id": TRANSACTIONAL_ID,
                 "linger.ms": 20,
                 "compression.type": "lz4",
-                # By default librdkafka forgets the only broker of a cluster when it is gone. Then
-                # it waits without end to send it the offsets of an open transaction.
-                "metadata.recovery.strategy": "none",
+                # librdkafka waits without end to send a transaction's offsets to a coordinator that
+                # has died. It looks for the new one when another connection ends.
+                "connections.max.idle.ms": 5000,
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,
             }
@@ -103,7 +103,6 @@ class Worker:
             self.producer.send_offsets_to_transaction(
                 self.consumer.position(self.consumer.assignment()),
                 self.consumer.consumer_group_metadata(),
-                # librdkafka may wait without end for a coordinator that has moved.
                 SEND_OFFSETS_SECONDS,
             )
             if self.transactions % 3 == 0:
@@ -113,7 +112,10 @@ class Worker:
                 print(f"committed {len(messages)}", flush=True)
         except KafkaException as error:
             # A retriable error is that of the offsets: their transaction is aborted and repeated.
-            if not (error.args[0].txn_requires_abort() or error.args[0].retriable()):
+            # Behind a failed message librdkafka takes no more: _STATE.
+            cause = error.args[0]
+            is_closed = cause.code() == KafkaError._STATE
+            if not (is_closed or cause.txn_requires_abort() or cause.retriable()):
                 raise
             self._abort(len(messages))
 

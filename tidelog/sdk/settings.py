@@ -53,6 +53,12 @@ CLASSIC_GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "session.timeout.ms": 45_000,
 }
 TRANSACTION_TIMEOUT_MS: Final = 60_000
+TRANSACTION_IDLE_MS: Final = 5_000
+"""`connections.max.idle.ms` of a transactional producer.
+
+When a group's coordinator dies, librdkafka waits without end to send it a transaction's offsets
+(its issues 5456 and 5511). It looks for the new coordinator when another connection ends.
+"""
 BLOCK_MS_MAX: Final = 60_000
 POLL_RECORDS_MAX: Final = 500
 NO_GROUP: Final = "tidelog-no-group"
@@ -300,6 +306,8 @@ def _settle_transactions(named: Mapping[str, Any], passed: dict[str, Any]) -> No
             "transactional.id with enable.idempotence=false: a transactional producer is"
             " idempotent; leave enable.idempotence out"
         )
+    if "connections.max.idle.ms" not in named:
+        passed["connections.max.idle.ms"] = TRANSACTION_IDLE_MS
     passed.setdefault("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
     timeout = number_of(passed, "transaction.timeout.ms")
     if "delivery.timeout.ms" not in named:

@@ -92,6 +92,27 @@ def test_a_worker_whose_transform_has_failed_goes_on(shared: Broker) -> None:
     check_output(shared, sink)
 
 
+def test_a_transactions_offsets_reach_the_coordinator_after_its_broker_was_killed(
+    broker: Broker,
+) -> None:
+    """librdkafka would wait without end for the coordinator that it knew."""
+    source, sink = filled(broker)
+    worker = Worker(broker, source, sink, "killed")
+    worker.run(lambda: bool(broker.read(sink)))
+    batch: list[Message] = []
+    while not batch:
+        batch = worker.consumer.batch(7)
+    with worker.producer.transaction() as transaction:
+        for message in batch:
+            worker.producer.send(sink, message.value)
+        worker.producer.flush(30)
+        broker.restart()
+        transaction.send_offsets(worker.consumer)
+    worker.run(lambda: is_complete(broker, sink))
+    worker.close()
+    check_output(broker, sink)
+
+
 class Interrupted:
     """A client of librdkafka whose third commit the user interrupts with Ctrl-C."""
 

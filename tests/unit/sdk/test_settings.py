@@ -33,11 +33,20 @@ def test_the_java_clients_defaults_are_passed_on() -> None:
     assert passed["partitioner"] == "murmur2_random"
     assert passed["delivery.timeout.ms"] == 120_000
     assert passed["metadata.recovery.strategy"] == "rebootstrap"
+    assert passed["connections.max.idle.ms"] == 540_000
     passed = consumer()
     assert passed["auto.offset.reset"] == "latest"
     assert passed["isolation.level"] == "read_committed"
     assert passed["check.crcs"] is True
     assert passed["metadata.recovery.strategy"] == "rebootstrap"
+
+
+def test_idle_connections_of_transactional_producers_end_soon() -> None:
+    """librdkafka looks for a dead coordinator's successor when a connection ends."""
+    passed = producer(transactional_id="t")
+    assert passed["connections.max.idle.ms"] < passed["transaction.timeout.ms"] / 10
+    passed = producer(transactional_id="t", connections_max_idle_ms=7)
+    assert passed["connections.max.idle.ms"] == 7
 
 
 @pytest.mark.parametrize("name", ["linger_ms", "linger.ms", "queue_buffering_max_ms"])
