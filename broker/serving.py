@@ -6,8 +6,11 @@ from functools import partial
 
 from tidelog.broker.append.appender import Appender
 from tidelog.broker.append.write_path import WritePath
+from tidelog.broker.authorization.audit import AuditLog
+from tidelog.broker.authorization.authorizer import open_authorizer
 from tidelog.broker.dispatch.dispatcher import Dispatcher
 from tidelog.broker.dispatch.long_requests import LongRequests
+from tidelog.broker.dispatch.permissions.guard import Guard
 from tidelog.broker.dispatch.routes import HANDLERS
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.handlers.services import (
@@ -64,7 +67,7 @@ def new_services(
         limits,
         AutoCreations(),
         environment.clock,
-        None,
+        open_authorizer(live.now(), lambda: metadata.state.acls),
         partial(read_lease, environment.store),
         ownership.watcher.take_over,
     )
@@ -122,7 +125,11 @@ def new_server(
     """A server that does not accept connections yet."""
     elements_max = services.settings.integer("long.requests.elements.max")
     long_requests = LongRequests(fairness.turns, elements_max)
-    dispatcher = Dispatcher(HANDLERS, services.metrics, fairness.turns, long_requests)
+    guard = None
+    if services.cluster.authorizer is not None:
+        lines_max = services.settings.integer("audit.lines.per.second.max")
+        guard = Guard(services.cluster.authorizer, AuditLog(services.clock, lines_max))
+    dispatcher = Dispatcher(HANDLERS, services.metrics, fairness.turns, long_requests, guard)
     return KafkaServer(
         services,
         dispatcher,

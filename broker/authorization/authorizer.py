@@ -14,14 +14,11 @@ from tidelog.broker.authorization.decisions import (
 )
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.coordinator.cluster.state.acl_table import AclTable
-from tidelog.errors import InvalidConfiguration
 from tidelog.principal import Principal
 from tidelog.protocol.acl_codes import AclOperation, ResourceType
 
-STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-SHORT_NAME: Final = "acl"
-_ANY_RESOURCE: Final = ""
-"""In place of a name, which is never empty."""
+REMEMBERED_LENGTH_MAX: Final = 249
+"""The longest name of a topic. Clients choose other names of up to 32 KiB, to be forgotten."""
 
 
 class Authorizer:
@@ -41,12 +38,9 @@ class Authorizer:
         self._allow_without_rules = allow_without_rules
         self._decisions_max = decisions_max
         self._rules = table()
-        self._decisions: dict[tuple[Principal, str, AclOperation, ResourceType, str], Decision] = {}
-
-    @property
-    def rules(self) -> AclTable:
-        """The present rules."""
-        return self._table()
+        self._decisions: dict[
+            tuple[Principal, str, AclOperation, ResourceType, str | None], Decision
+        ] = {}
 
     def decision(
         self,
@@ -54,9 +48,10 @@ class Authorizer:
         host: str,
         operation: AclOperation,
         resource_type: ResourceType,
-        name: str,
+        name: str | None,
     ) -> Decision:
-        """Whether the principal may do it from this host; literal names only."""
+        """Whether the principal may do it from this host. No name: with any resource of the
+        type."""
         rules = self._table()
         if rules is not self._rules:
             self._rules = rules
@@ -68,14 +63,9 @@ class Authorizer:
         if len(self._decisions) >= self._decisions_max:
             self._decisions.clear()
         found = self._decide(rules, Asker(principal, host), operation, resource_type, name)
-        self._decisions[question] = found
+        if name is None or len(name) <= REMEMBERED_LENGTH_MAX:
+            self._decisions[question] = found
         return found
-
-    def decision_for_any(
-        self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType
-    ) -> Decision:
-        """Whether the principal may do it with any resource of the type."""
-        return self.decision(principal, host, operation, resource_type, _ANY_RESOURCE)
 
     def _decide(
         self,
@@ -83,12 +73,12 @@ class Authorizer:
         asker: Asker,
         operation: AclOperation,
         resource_type: ResourceType,
-        name: str,
+        name: str | None,
     ) -> Decision:
         if not self._super_users.isdisjoint(asker.names):
             return BY_SUPER_USER
         otherwise = self._allow_without_rules
-        if name == _ANY_RESOURCE:
+        if name is None:
             return decide_for_any(rules, asker, operation, resource_type, if_no_rule=otherwise)
         return decide(rules, asker, operation, resource_type, name, if_no_rule=otherwise)
 
@@ -106,13 +96,5 @@ def open_authorizer(settings: BrokerSettings, table: Callable[[], AclTable]) -> 
 
 
 def super_users(text: str) -> frozenset[str]:
-    """The principals of `super.users`, which semicolons separate. Raises InvalidConfiguration."""
-    users = frozenset([each.strip() for each in text.split(";")]) - {""}
-    for user in sorted(users):
-        kind, _, name = user.partition(":")
-        if kind not in ("User", "Group") or not name:
-            raise InvalidConfiguration(
-                f"super.users names {user!r}: write User:name or Group:name, separated by"
-                " semicolons"
-            )
-    return users
+    """The principals of `super.users`."""
+    return frozenset([each.strip() for each in text.split(";")]) - {""}

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tidelog.broker.dispatch.long_requests import LongRequests
+from tidelog.broker.dispatch.permissions.guard import Guard
+from tidelog.broker.dispatch.permissions.table import PERMISSIONS
 from tidelog.broker.dispatch.request_parts import DIVISIONS, Division, is_long
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.handlers.cluster.versions import answer_api_versions, refuse_api_versions
@@ -162,13 +164,19 @@ class Dispatcher:
         metrics: BrokerMetrics,
         turns: SliceTurns,
         long_requests: LongRequests,
+        guard: Guard | None = None,
     ) -> None:
-        """`handlers` by API key. Raises ValueError for a Kafka API without versions to
-        advertise."""
+        """`handlers` by API key; `guard` asks for permission before they are called.
+
+        Raises ValueError for a Kafka API without versions to advertise, KeyError for a guarded API
+        without a declaration of what it needs.
+        """
         self._turns = turns
         self._long_requests = long_requests
         self._routes: dict[int, Route] = {}
         for key, handler in {**handlers, ApiKey.API_VERSIONS: self._api_versions}.items():
+            if guard is not None:
+                handler = guard.guarded(key, _api_name(key), PERMISSIONS[key], handler)
             self._routes[key] = _route(key, handler, metrics)
         self._advertised = [
             route.advertised

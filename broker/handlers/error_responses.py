@@ -97,11 +97,45 @@ def error_response(
 ) -> Response | None:
     """The response with `code` for each element of the request; None if the request gets no
     response."""
-    if isinstance(request, produce.ProduceRequest) and request.acks == 0:
+    if not wants_answer(request):
         return None
     (response,) = _answer_shape(type(request), version).filled([request], code, message)
     assert isinstance(response, Response)
     return response
+
+
+def wants_answer(request: Request[Response]) -> bool:
+    """Whether the client waits for an answer."""
+    return not (isinstance(request, produce.ProduceRequest) and request.acks == 0)
+
+
+def element_errors(
+    asked: tuple[type[Struct], str],
+    answered: tuple[type[Struct], str],
+    elements: Sequence[Any],
+    version: int,
+    code: ErrorCode,
+    message: str,
+) -> list[Struct]:
+    """The answers with `code` to some elements of a list.
+
+    `asked` and `answered`: the structures that have the list of elements, and that of answers, and
+    the names of both lists.
+    """
+    return _list_shape(asked, answered, version).filled(elements, code, message)
+
+
+@cache
+def _list_shape(
+    asked: tuple[type[Struct], str], answered: tuple[type[Struct], str], version: int
+) -> _Shape:
+    answer = _element_struct(_field(*answered))
+    assert answer is not None
+    return _shape(answer, _element_struct(_field(*asked)), version)
+
+
+def _field(struct: type[Struct], name: str) -> Field:
+    return next(field for field in struct.FIELDS if field.name == name)
 
 
 @dataclass(frozen=True, slots=True)

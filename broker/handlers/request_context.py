@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.coordinator.cluster.state.incarnations import PLAIN_LISTENER
 from tidelog.errors import TidelogError
 from tidelog.principal import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    from tidelog.broker.authorization.access import Access
 
 
 class CloseConnection(TidelogError):
@@ -25,6 +28,8 @@ class ConnectedClient(NamedTuple):
     connection_id: int
     listener: str = PLAIN_LISTENER
     principal: Principal = ANONYMOUS
+    access: Access | None = None
+    """What the principal may do, for handlers that must ask. None: everything."""
 
 
 class RequestContext(NamedTuple):
@@ -38,3 +43,5 @@ class RequestContext(NamedTuple):
     listener: str = PLAIN_LISTENER
     """The listener that the client came by, whose addresses it is told."""
     principal: Principal = ANONYMOUS
+    access: Access | None = None
+    """What the principal may do, for handlers that must ask. None: everything."""

@@ -324,6 +324,11 @@ class PartitionRegistry:
             raise PartitionError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {topic_id}")
         return self.find(TopicPartition(topic_id, partition))
 
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        """The name of an existing topic."""
+        topic = self._state().topics.get(topic_id)
+        return None if topic is None else topic.name
+
     def get(self, partition: TopicPartition) -> Partition | None:
         """The partition, faulty or not; None if this broker does not lead it, or gives it away."""
         partitions = self._topics.get(partition.topic_id)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tidelog.broker.settings.kinds import INT_MAX, LONG_MAX, Effect, Scope, Setting, format_value
+from tidelog.broker.settings.tables.authorization import AUTHORIZATION_SETTINGS
 from tidelog.broker.settings.tables.brokers import (
     CLUSTER_SETTINGS,
     REPLICATION_SETTINGS,
@@ -68,6 +69,7 @@ _SECTIONS: Sequence[tuple[str, Sequence[Setting]]] = (
     ("Limits on clients' requests and leftovers", LIMIT_SETTINGS),
     ("Topics: creation, and defaults of their settings", TOPIC_DEFAULT_SETTINGS),
     ("Brokers and their leases", CLUSTER_SETTINGS),
+    ("Authorization", AUTHORIZATION_SETTINGS),
     ("Producers and transactions", PRODUCER_SETTINGS),
     ("Consumer groups", GROUP_SETTINGS),
     ("Committed offsets", OFFSETS_SETTINGS),

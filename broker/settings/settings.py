@@ -23,6 +23,7 @@ from tidelog.broker.settings.kinds import (
     SettingValue,
     format_value,
 )
+from tidelog.broker.settings.tables.authorization import AUTHORIZATION_SETTINGS
 from tidelog.broker.settings.tables.brokers import (
     CLUSTER_SETTINGS,
     REPLICATION_SETTINGS,
@@ -50,6 +51,7 @@ BROKER_TABLE: Final[Mapping[str, Setting]] = MappingProxyType(
             (setting for setting in TOPIC_SETTINGS if setting.scope is Scope.BOTH),
             REPLICATION_SETTINGS,
             CLUSTER_SETTINGS,
+            AUTHORIZATION_SETTINGS,
             PRODUCER_SETTINGS,
             GROUP_SETTINGS,
             OFFSETS_SETTINGS,

@@ -11,28 +11,7 @@ from tidelog.protocol.error_codes import ErrorCode
 
 NO_LEADER = -1
 OPERATIONS_NOT_ASKED = -(2**31)
-
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
-
-
-def bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-TOPIC_OPERATIONS = bits(
-    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
-)
-"""All operations on a topic, as a bit field (KIP-430): without an authorizer all are allowed."""
-CLUSTER_OPERATIONS = bits(
-    _CREATE,
-    _ALTER,
-    _DESCRIBE,
-    _CLUSTER_ACTION,
-    _DESCRIBE_CONFIGS,
-    _ALTER_CONFIGS,
-    _IDEMPOTENT_WRITE,
-)
+"""The bit field of operations (KIP-430) for a client that does not ask for them."""
 
 
 class Leaders(NamedTuple):

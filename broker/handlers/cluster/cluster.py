@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
+from tidelog.broker.authorization.access import cluster_operations
 from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import ClusterServices
-from tidelog.broker.topics.topic_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
+from tidelog.broker.topics.topic_view import OPERATIONS_NOT_ASKED
 from tidelog.coordinator.cluster.membership.draining import not_live
 from tidelog.coordinator.cluster.records.topics import Topic
 from tidelog.errors import TidelogError
@@ -70,7 +71,7 @@ async def describe_cluster(
             for info in infos
             if (endpoint := info.endpoint(context.listener)) is not None
         ],
-        cluster_authorized_operations=CLUSTER_OPERATIONS
+        cluster_authorized_operations=cluster_operations(context.access)
         if request.include_cluster_authorized_operations
         else OPERATIONS_NOT_ASKED,
         broker_epoch=broker.incarnation.epoch,

@@ -81,7 +81,6 @@ _ABSENT: Final = (
         "authorization and delegation tokens",
         """
         alter.config.policy.class.name class
-        authorizer.class.name string
         create.topic.policy.class.name class
         delegation.token.expiry.check.interval.ms long 3600000
         delegation.token.expiry.time.ms long 86400000

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
+from tidelog.broker.authorization.access import Access, cluster_operations, operations_of
+from tidelog.broker.handlers.cluster.visible_topics import may_create, visible_of
 from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.metadata_change import ChangeFailed, change_metadata
 from tidelog.broker.handlers.request_context import RequestContext
@@ -19,9 +22,7 @@ from tidelog.broker.topics.topic_creation import (
     WantedTopic,
 )
 from tidelog.broker.topics.topic_view import (
-    CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,
-    TOPIC_OPERATIONS,
     Leaders,
     PartitionDescription,
     leaders_of,
@@ -32,6 +33,7 @@ from tidelog.broker.topics.topic_view import (
 from tidelog.coordinator.cluster.records.records import Record
 from tidelog.coordinator.cluster.records.topics import Topic, topic_name_fault
 from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.protocol.acl_codes import ResourceType
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.made_list import made_list
 from tidelog.protocol.message import Response
@@ -76,19 +78,23 @@ async def metadata(
         return error_response(
             request, version, ErrorCode.INVALID_REQUEST, "topics by id need version 12"
         )
-    if asked is not None and await _names_unknown(broker, asked):
-        await broker.renewal.renewed()
+    refused: list[MetadataResponseTopic] = []
     failed: dict[str, ErrorCode] = {}
+    if asked is not None:
+        if await _names_unknown(broker, asked):
+            await broker.renewal.renewed()
+        asked, hidden = await visible_of(
+            broker.turns, context.access, _distinct(asked), partial(_name, broker), is_quiet=False
+        )
+        refused = [_refused(each) for each in hidden]
     if (
         asked is not None
         and request.allow_auto_topic_creation
         and broker.settings.boolean("auto.create.topics.enable")
     ):
-        failed = await _create_missing(broker, asked)
+        failed = await _create_missing(broker, asked, context.access)
     state = broker.metadata.state
-    operations = OPERATIONS_NOT_ASKED
-    if request.include_topic_authorized_operations:
-        operations = TOPIC_OPERATIONS
+    operations = _operations(request, context.access)
     leaders = leaders_of(
         state,
         context.listener,
@@ -97,11 +103,13 @@ async def metadata(
         else ErrorCode.LEADER_NOT_AVAILABLE,
     )
     if asked is None:
-        topics = made_list(
-            tuple(state.topics.values()), lambda topic: _described(leaders, topic, operations)
+        every = state.topics.values()
+        seen, _ = await visible_of(
+            broker.turns, context.access, every, lambda topic: topic.name, is_quiet=True
         )
+        topics = made_list(seen, lambda topic: _described(leaders, topic, operations))
     else:
-        found = (_found(state, leaders, each, failed, operations) for each in _distinct(asked))
+        found = (_found(state, leaders, each, failed, operations) for each in asked)
         topics = await broker.turns.list_of(found, SLICE_TOPICS)
     return MetadataResponse(
         brokers=[
@@ -113,11 +121,35 @@ async def metadata(
         ],
         cluster_id=state.cluster_id,
         controller_id=broker.incarnation.broker_id,
-        topics=topics,
-        cluster_authorized_operations=CLUSTER_OPERATIONS
+        topics=[*topics, *refused] if refused else topics,
+        cluster_authorized_operations=cluster_operations(context.access)
         if request.include_cluster_authorized_operations
         else OPERATIONS_NOT_ASKED,
     )
+
+
+def _name(broker: ClusterServices, asked: MetadataRequestTopic) -> str | None:
+    """The name of a requested topic; None for an id without a topic."""
+    if asked.topic_id == NULL_UUID:
+        return asked.name
+    topic = broker.metadata.state.topics.get(asked.topic_id)
+    return None if topic is None else topic.name
+
+
+def _refused(asked: MetadataRequestTopic) -> MetadataResponseTopic:
+    """The answer for a topic that the client may not see: it tells what the request told."""
+    return MetadataResponseTopic(
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        name=asked.name if asked.topic_id == NULL_UUID else None,
+        topic_id=asked.topic_id,
+    )
+
+
+def _operations(request: MetadataRequest, access: Access | None) -> Callable[[str], int]:
+    """The bit field of what the client may do with a topic, by its name."""
+    if not request.include_topic_authorized_operations:
+        return lambda _: OPERATIONS_NOT_ASKED
+    return partial(operations_of, access, ResourceType.TOPIC)
 
 
 def _asked(request: MetadataRequest, version: int) -> list[MetadataRequestTopic] | None:
@@ -142,7 +174,7 @@ def _distinct(asked: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopi
 
 
 async def _create_missing(
-    broker: ClusterServices, asked: Sequence[MetadataRequestTopic]
+    broker: ClusterServices, asked: Sequence[MetadataRequestTopic], access: Access | None
 ) -> dict[str, ErrorCode]:
     """Create the topics of these names that do not exist; return the errors of failed ones."""
     known = broker.metadata.state
@@ -150,9 +182,14 @@ async def _create_missing(
     missing = await broker.turns.list_of(
         (name for name in names if _may_create(name)), SLICE_TOPICS
     )
-    missing = list(dict.fromkeys(missing))
+    failed = {
+        name: ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for name in missing
+        if not may_create(access, name)
+    }
+    missing = [name for name in dict.fromkeys(missing) if name not in failed]
     allowed = _allowed(broker, len(missing))
-    failed = dict.fromkeys(missing[allowed:], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    failed |= dict.fromkeys(missing[allowed:], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     for begin in range(0, allowed, SLICE_TOPICS):
         failed |= await _create(broker, missing[begin : min(begin + SLICE_TOPICS, allowed)])
     return failed
@@ -206,7 +243,7 @@ def _found(
     leaders: Leaders,
     asked: MetadataRequestTopic,
     failed: Mapping[str, ErrorCode],
-    operations: int,
+    operations: Callable[[str], int],
 ) -> MetadataResponseTopic:
     if asked.topic_id != NULL_UUID:
         topic = state.topics.get(asked.topic_id)
@@ -215,7 +252,6 @@ def _found(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
                 name=None,
                 topic_id=asked.topic_id,
-                topic_authorized_operations=operations,
             )
         return _described(leaders, topic, operations)
     topic = None if asked.name is None else state.topic_named(asked.name)
@@ -225,11 +261,15 @@ def _found(
     if asked.name is not None:
         code = failed.get(asked.name) or unknown_topic_code(asked.name)
     return MetadataResponseTopic(
-        error_code=code, name=asked.name, topic_authorized_operations=operations
+        error_code=code,
+        name=asked.name,
+        topic_authorized_operations=operations(asked.name or ""),
     )
 
 
-def _described(leaders: Leaders, topic: Topic, operations: int) -> MetadataResponseTopic:
+def _described(
+    leaders: Leaders, topic: Topic, operations: Callable[[str], int]
+) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -238,7 +278,7 @@ def _described(leaders: Leaders, topic: Topic, operations: int) -> MetadataRespo
             range(topic.partition_count),
             lambda index: _described_partition(partition_view(topic, index, leaders)),
         ),
-        topic_authorized_operations=operations,
+        topic_authorized_operations=operations(topic.name),
     )
 
 
@@ -263,11 +303,17 @@ async def describe_topic_partitions(
     cursor = request.cursor
     limit = broker.settings.integer("max.request.partition.size.limit")
     room = max(1, min(limit, request.response_partition_limit))
-    names = (topic.name for topic in request.topics or state.topics.values())
+    names: Iterable[str] = (topic.name for topic in request.topics or state.topics.values())
+    hidden: list[str] = []
+    if context.access is not None:
+        names, hidden = await visible_of(
+            broker.turns, context.access, names, lambda name: name, is_quiet=not request.topics
+        )
     # Each topic takes at least one place of the page.
     first = await broker.turns.through(_first(names, cursor, room + 1))
     if cursor is not None:
-        fault = _cursor_fault(cursor, first.has_cursor or not request.topics)
+        is_asked_for = first.has_cursor or cursor.topic_name in hidden or not request.topics
+        fault = _cursor_fault(cursor, is_asked_for)
         if fault is not None:
             return error_response(request, context.api_version, ErrorCode.INVALID_REQUEST, fault)
     response = DescribeTopicPartitionsResponse()
@@ -283,13 +329,23 @@ async def describe_topic_partitions(
             room -= 1
             continue
         start = cursor.partition_index if cursor and cursor.topic_name == name else 0
-        described = _page(leaders, topic, start, start + room)
+        operations = operations_of(context.access, ResourceType.TOPIC, name)
+        described = _page(leaders, topic, start, start + room, operations)
         response.topics.append(described)
         room -= max(1, len(described.partitions))
         end = start + len(described.partitions)
         if end < topic.partition_count:
             response.next_cursor = Cursor(topic_name=name, partition_index=end)
             break
+    if request.topics:
+        begin = "" if cursor is None else cursor.topic_name
+        response.topics += [
+            DescribeTopicPartitionsResponseTopic(
+                name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            )
+            for name in dict.fromkeys(hidden)
+            if name >= begin
+        ]
     return response
 
 
@@ -325,7 +381,7 @@ def _cursor_fault(cursor: Cursor, is_asked_for: bool) -> str | None:
 
 
 def _page(
-    leaders: Leaders, topic: Topic, start: int, end: int
+    leaders: Leaders, topic: Topic, start: int, end: int, operations: int
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -345,5 +401,5 @@ def _page(
             )
             for view in partition_views(leaders, topic, start, end)
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 
+from tidelog.broker.authorization.access import Access
 from tidelog.broker.handlers.data.current_leaders import CurrentLeaders
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import DataServices
-from tidelog.broker.partitions.partitions import Partition
+from tidelog.broker.partitions.partitions import Partition, PartitionError
 from tidelog.broker.read.fetch_session import (
     FetchPlan,
     FetchSessionError,
@@ -18,6 +19,7 @@ from tidelog.broker.read.fetch_session import (
     TopicKey,
 )
 from tidelog.broker.read.fetcher import FetchLimits, Isolation, PartitionRead
+from tidelog.protocol.acl_codes import AclOperation, ResourceType
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.fetch import (
     AbortedTransaction,
@@ -54,8 +56,12 @@ async def fetch(
     except FetchSessionError as error:
         return FetchResponse(error_code=_session_code(error))
 
+    access = context.access
+
     def find(target: FetchTarget) -> Partition:
         topic, number = target.key
+        if access is not None:
+            _check_readable(broker, access, topic)
         if isinstance(topic, str):
             return broker.partitions.named(topic, number)
         return broker.partitions.identified(topic, number)
@@ -79,6 +85,17 @@ async def fetch(
             for each, endpoint in leaders.endpoints(context.listener)
         ],
     )
+
+
+def _check_readable(broker: DataServices, access: Access, topic: TopicKey) -> None:
+    """Raise PartitionError if the client may not read the topic.
+
+    A waiting fetch asks again when it is answered, so changed rules hold for it too.
+    """
+    name = topic if isinstance(topic, str) else broker.partitions.topic_name(topic)
+    if name is None or access.may(AclOperation.READ, ResourceType.TOPIC, name):
+        return
+    raise PartitionError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the client may not read the topic")
 
 
 def _note(broker: DataServices, reads: Iterable[PartitionRead]) -> None:

@@ -7,11 +7,10 @@ from typing import Final
 
 from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.groups.group_requests import ask, reply_of
-from tidelog.broker.handlers.groups.groups import GROUP_OPERATIONS
+from tidelog.broker.handlers.groups.groups import group_operations
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import GroupServices
 from tidelog.broker.settings.tables.groups import CONSUMER
-from tidelog.broker.topics.topic_view import OPERATIONS_NOT_ASKED
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.group.commands import Reply
 from tidelog.coordinator.group.consumer_commands import (
@@ -144,12 +143,14 @@ async def consumer_group_describe(
         (group_id, ask(broker, group_id, DescribeConsumerGroup(group_id)))
         for group_id in request.group_ids
     ]
-    operations = GROUP_OPERATIONS
-    if not request.include_authorized_operations:
-        operations = OPERATIONS_NOT_ASKED
     return ConsumerGroupDescribeResponse(
         groups=[
-            await _described(broker.metadata.state, group_id, reply, operations)
+            await _described(
+                broker.metadata.state,
+                group_id,
+                reply,
+                group_operations(request.include_authorized_operations, context, group_id),
+            )
             for group_id, reply in asked
         ]
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from tidelog.broker.authorization.access import operations_of
 from tidelog.broker.handlers.groups.group_requests import ask, ask_runtime, reply_of
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import GroupServices
-from tidelog.broker.topics.topic_view import OPERATIONS_NOT_ASKED, bits
+from tidelog.broker.topics.topic_view import OPERATIONS_NOT_ASKED
 from tidelog.coordinator.group.commands import (
     DeleteGroup,
     DeleteReply,
@@ -30,6 +31,7 @@ from tidelog.coordinator.group.commands import (
 )
 from tidelog.coordinator.group.records.subscription import SupportedProtocol
 from tidelog.coordinator.runtime import CoordinatorRefused
+from tidelog.protocol.acl_codes import ResourceType
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.made_list import made_list
 from tidelog.protocol.schemas.groups import (
@@ -55,8 +57,6 @@ from tidelog.protocol.schemas.groups import (
     SyncGroupResponse,
 )
 
-READ, DELETE, DESCRIBE = 3, 6, 8
-GROUP_OPERATIONS = bits(READ, DELETE, DESCRIBE)
 REBALANCE_TIMEOUT_FROM = 1
 KNOWN_MEMBER_ID_FROM = 4
 LEAVE_BATCHES_FROM = 3
@@ -208,15 +208,24 @@ async def describe_groups(
     asked = [
         (group_id, ask(broker, group_id, DescribeGroup(group_id))) for group_id in request.groups
     ]
-    operations = GROUP_OPERATIONS
-    if not request.include_authorized_operations:
-        operations = OPERATIONS_NOT_ASKED
     return DescribeGroupsResponse(
         groups=[
-            await _described(group_id, reply, context.api_version, operations)
+            await _described(
+                group_id,
+                reply,
+                context.api_version,
+                group_operations(request.include_authorized_operations, context, group_id),
+            )
             for group_id, reply in asked
         ]
     )
+
+
+def group_operations(is_asked: bool, context: RequestContext, group_id: str) -> int:
+    """The bit field of what a client may do with a group, if it asks for it."""
+    if not is_asked:
+        return OPERATIONS_NOT_ASKED
+    return operations_of(context.access, ResourceType.GROUP, group_id)
 
 
 async def _described(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.coordinator.cluster.acls import rule, table_of
-from tidelog.broker.authorization.authorizer import Authorizer, super_users
+from tidelog.broker.authorization.authorizer import Authorizer, open_authorizer, super_users
 from tidelog.broker.authorization.decisions import Ground
+from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.coordinator.cluster.state.acl_table import AclTable
 from tidelog.errors import InvalidConfiguration
 from tidelog.principal import ANONYMOUS, Principal
@@ -69,13 +70,33 @@ def test_super_users_may_do_everything_in_spite_of_denials() -> None:
     assert may_read(authorizer, "orders", Principal("bob", ("admins",)))
     assert not may_read(authorizer, "orders", Principal("bob"))
     assert not may_read(authorizer, "orders", ANONYMOUS)
-    topics = (AclOperation.WRITE, ResourceType.TOPIC)
-    assert authorizer.decision_for_any(ALICE, "h", *topics).ground is Ground.SUPER_USER
-    assert not authorizer.decision_for_any(ANONYMOUS, "h", *topics).is_allowed
+    any_topic = (AclOperation.WRITE, ResourceType.TOPIC, None)
+    assert authorizer.decision(ALICE, "h", *any_topic).ground is Ground.SUPER_USER
+    assert not authorizer.decision(ANONYMOUS, "h", *any_topic).is_allowed
 
 
 def test_super_users_are_separated_by_semicolons() -> None:
     assert super_users("") == frozenset()
     assert super_users("User:CN=a,O=b; User:c ;") == {"User:CN=a,O=b", "User:c"}
-    with pytest.raises(InvalidConfiguration, match=r"'admin'.*User:name"):
-        super_users("User:a;admin")
+    for wrong in ("User:a;admin", "admin", "User:", "User:a;Group: ;", "Role:x"):
+        with pytest.raises(InvalidConfiguration, match=r"super.users.*User:name or Group:name"):
+            BrokerSettings.of(super_users=wrong)
+    for right in ("", ";", "User:a", " User:CN=a b,O=c ;Group:d;"):
+        BrokerSettings.of(super_users=right)
+
+
+def test_the_settings_switch_the_authorizer_on() -> None:
+    standard = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    assert open_authorizer(BrokerSettings.of(), AclTable) is None
+    for name in ("acl", standard):
+        settings = BrokerSettings.of(authorizer_class_name=name, super_users="User:alice")
+        authorizer = open_authorizer(settings, AclTable)
+        assert authorizer is not None
+        assert may_read(authorizer, "orders")
+        assert not may_read(authorizer, "orders", ANONYMOUS)
+    everyone = BrokerSettings.of(authorizer_class_name="acl", allow_everyone_if_no_acl_found=True)
+    authorizer = open_authorizer(everyone, AclTable)
+    assert authorizer is not None
+    assert may_read(authorizer, "orders", ANONYMOUS)
+    with pytest.raises(InvalidConfiguration, match="authorizer"):
+        BrokerSettings.of(authorizer_class_name="com.example.Mine")

@@ -1,0 +1,1 @@
+"""What each request must be allowed to do, and the guard that asks for it."""

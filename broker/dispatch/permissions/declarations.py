@@ -1,0 +1,75 @@
+"""The vocabulary in which `table.py` declares what each API needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from tidelog.broker.authorization.access import Access, Need, Want
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.protocol.acl_codes import AclOperation, ResourceType
+
+VERSION_MAX = 2**15 - 1
+ALL_VERSIONS = range(VERSION_MAX)
+
+
+class Asking(NamedTuple):
+    """A request, and what its needs may depend on."""
+
+    request: Any
+    version: int
+    state: ClusterState
+
+
+NeedsOfRequest: TypeAlias = Callable[[Asking], Iterable[Need]]
+NeedsOfElement: TypeAlias = Callable[[Any, Asking], Iterable[Need]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Elements of a request with needs of their own. A refused one gets its error, and the handler
+    serves the others."""
+
+    path: tuple[str, ...]
+    """The lists that lead from the request to the elements."""
+    answers: tuple[str, ...]
+    """The lists that lead from the response to the elements' answers."""
+    needs: NeedsOfElement
+    versions: range = ALL_VERSIONS
+    parent: str = ""
+    """The field that identifies an element of the first list, if the path has two."""
+    is_all_or_none: bool = False
+    """Whether one refused element keeps the handler from serving the others."""
+    names_refused: Callable[[Any, Any, Access, Asking], None] | None = None
+    """Fills in what the answer to a refused element tells besides the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Elements of a response that the client did not name, and sees only if it may."""
+
+    path: tuple[str, ...]
+    operation: AclOperation
+    resource_type: ResourceType
+    name: str
+    """The field with the resource's name."""
+    unless: Want | None = None
+    """A permission that shows all of them."""
+    applies: Callable[[Any], bool] = lambda _request: True
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What the requests of one API need."""
+
+    whole: NeedsOfRequest = lambda _asking: ()
+    """Needed for anything at all. The response to a refusal has the error of the first lack."""
+    parts: tuple[Parts, ...] = ()
+    shown: tuple[Shown, ...] = ()
+    hides: Callable[[Any, Access], None] | None = None
+    """Removes from the response what the client may not see in another way."""
+    by_handler: tuple[tuple[AclOperation, ResourceType], ...] = ()
+    """What the handler itself asks of `RequestContext.access`."""
+    is_open: bool = False
+    """Whether everyone may send the request."""
