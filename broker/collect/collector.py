@@ -78,7 +78,7 @@ from tidelog.coordinator.cluster.log.prefix import LOG_PREFIX, LOG_SUFFIX, PROBE
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.snapshot_format import STATE_PREFIX
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import Epoch, Incarnation, Slot
+from tidelog.identifiers import Epoch, Incarnation, MetadataStamp, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectMeta, ObjectNotFound, ObjectStore, StoreError
 from tidelog.storage.sequence import NUMBER_DIGITS
@@ -114,6 +114,10 @@ class Cluster(Protocol):
 
     async def refresh(self) -> ClusterState:
         """The state after reading the log's new entries."""
+        ...
+
+    async def includes(self, stamp: MetadataStamp) -> bool:
+        """Whether an object with this stamp is of this log's history."""
         ...
 
 
@@ -270,16 +274,14 @@ class Collector:
             if self._surveys.unchanged <= share.patience:
                 if survey is None:
                     return None
-                state = self._cluster.state
-                if survey.sequence > state.sequence:
-                    state = await self._cluster.refresh()
-                if survey.sequence > state.sequence:
-                    raise CorruptObject(
-                        SURVEY_KEY,
-                        f"it was made at entry {survey.sequence} of the metadata log, which ends at"
-                        f" {state.sequence}",
+                if not await self._cluster.includes(survey.stamp):
+                    logger.warning(
+                        "the survey of all bases is of another history of this bucket; the brokers"
+                        " make another one",
+                        extra={"key": SURVEY_KEY, "entry": survey.stamp.sequence},
                     )
-                return WalReachability(survey, state, self._is_settled)
+                    return None
+                return WalReachability(survey, self._cluster.state, self._is_settled)
         reachability = await self._look(listed)
         if reachability is not None and share.has_others:
             await self._surveys.write(reachability.wals.survey)

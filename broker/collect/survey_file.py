@@ -27,7 +27,7 @@ from tidelog.coordinator.cluster.log.prefix import COLLECTION_PREFIX
 from tidelog.coordinator.cluster.records.codec import Mismatch, from_json, to_json
 from tidelog.coordinator.cluster.records.documents import decode_document, encode_document
 from tidelog.errors import CorruptObject, UnsupportedFormat
-from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, MetadataStamp, Slot
 from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
 from tidelog.wal.recover.slot_runs import SlotRun
@@ -95,6 +95,7 @@ class _Wal:
 @dataclass(frozen=True, slots=True)
 class _Body:
     sequence: int
+    checksum: int
     wals: tuple[_Wal, ...]
 
 
@@ -113,14 +114,18 @@ def encode_survey(survey: Survey) -> bytes:
             for owner, wal in survey.wals.items()
         ]
     )
-    return encode_document(MAGIC, FORMAT_VERSION, to_json(_Body(survey.sequence, wals)))
+    stamp = survey.stamp
+    return encode_document(
+        MAGIC, FORMAT_VERSION, to_json(_Body(stamp.sequence, stamp.checksum, wals))
+    )
 
 
 def decode_survey(key: str, data: Buffer) -> Survey:
     """The survey. Raises CorruptObject and UnsupportedFormat."""
     try:
         body = from_json(_Body, decode_document(key, data, MAGIC, FORMAT_VERSION))
-        return Survey(body.sequence, dict(map(_decoded, body.wals)))
+        stamp = MetadataStamp(body.sequence, body.checksum)
+        return Survey(stamp, dict(map(_decoded, body.wals)))
     except Mismatch as error:
         raise CorruptObject(key, str(error)) from error
 

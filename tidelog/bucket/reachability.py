@@ -177,7 +177,7 @@ class Reachability:
         referenced = frozenset(map(object_key, self.handover_objects.union(*objects)))
         floors = {owner: anchor.slot for owner, anchor in self.anchors.items()}
         needed = needed_incarnations(self.state)
-        survey = Survey.of(self.state.sequence, needed, floors, referenced)
+        survey = Survey.of(self.state.stamp, needed, floors, referenced)
         object.__setattr__(self, "_handovers", named_handovers(self.state))
         object.__setattr__(self, "_referenced", referenced)
         object.__setattr__(self, "wals", WalReachability(survey, self.state, self.is_settled))

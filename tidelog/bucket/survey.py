@@ -23,7 +23,7 @@ from tidelog.bucket.object_keys import (
     parse_key,
 )
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot
+from tidelog.identifiers import FIRST_SLOT, Incarnation, MetadataStamp, Slot
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.wal.format.object_format import MERGED_FOLDER, WAL_SUFFIX, wal_position
 from tidelog.wal.recover.slot_runs import SlotRun, below, runs_of, without
@@ -48,15 +48,19 @@ _NOTHING = WalReferences(is_needed=False)
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The WALs that are needed or referred to, by the state of one entry of the metadata log."""
+    """The WALs that are needed or referred to, by the state of one entry of the metadata log.
 
-    sequence: int
+    `stamp` names that entry (C11): a survey of a bucket that was copied or restored judges nothing
+    of another history.
+    """
+
+    stamp: MetadataStamp
     wals: Mapping[Incarnation, WalReferences]
 
     @classmethod
     def of(
         cls,
-        sequence: int,
+        stamp: MetadataStamp,
         needed: frozenset[Incarnation],
         floors: Mapping[Incarnation, Slot],
         referenced: Iterable[str],
@@ -65,7 +69,7 @@ class Survey:
         keys = list(referenced)
         slots, merged = _slots_by_wal(keys), _merged_by_wal(keys)
         return cls(
-            sequence,
+            stamp,
             {
                 owner: WalReferences(
                     owner in needed,
@@ -79,7 +83,7 @@ class Survey:
 
     def wal(self, owner: Incarnation) -> WalReferences:
         """What it says of a WAL. Of an incarnation that registered later it says that all stays."""
-        if owner.epoch > self.sequence:
+        if owner.epoch > self.stamp.sequence:
             return WalReferences(is_needed=True)
         return self.wals.get(owner, _NOTHING)
 

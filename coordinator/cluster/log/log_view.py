@@ -158,6 +158,17 @@ class LogView:
                 f" (checksum {checksum:08x}, not {stamp.checksum:08x}). {DAMAGED_LOG_REMEDY}",
             )
 
+    async def includes(self, stamp: MetadataStamp) -> bool:
+        """Whether the log has the stamp's entry, or had it and it is deleted below a snapshot.
+
+        False for an entry behind the view's end.
+        """
+        if stamp.sequence > self.state.sequence:
+            return False
+        if self.state.is_lost_entry(stamp.sequence):
+            return True
+        return await self._checksum(stamp.sequence) in (None, stamp.checksum)
+
     async def _checksum(self, sequence: int) -> int | None:
         """The checksum of an entry up to the view's end; None if it was deleted below a
         snapshot."""

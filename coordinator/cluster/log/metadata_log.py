@@ -184,6 +184,18 @@ class MetadataLog:
                 self._end(error)
                 raise
 
+    async def includes(self, stamp: MetadataStamp) -> bool:
+        """Whether an object with this stamp is of this log's history.
+
+        For objects that a broker can do without; `verify` is for the others. Raises CorruptObject
+        and StoreError.
+        """
+        if stamp.sequence > self.state.sequence:
+            await self.refresh()
+        async with self._lock:
+            self._require_usable()
+            return await self._view.includes(stamp)
+
     async def follow(self, interval_ms: int) -> NoReturn:
         """Refresh for ever. Temporary errors of the store are logged; other errors are raised."""
         while True:

@@ -114,7 +114,8 @@ class World:
         self.forgotten: set[Incarnation] = set()
         first = Incarnation(BrokerId(1), Epoch(1))
         tenures = tuple([(Tenure(LeaderEpoch(0), first, None),) for _ in P])
-        self.state = ClusterState(topics={TOPIC: Topic(TOPIC, "flights", False, {}, tenures)})
+        topics = {TOPIC: Topic(TOPIC, "flights", False, {}, tenures)}
+        self.state = ClusterState(topics=topics, checksum=0)
         self.begin(first)
 
     @property

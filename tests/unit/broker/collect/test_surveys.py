@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -31,7 +32,14 @@ from tidelog.coordinator.cluster.membership.assignment import spread
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
 from tidelog.coordinator.cluster.records.records import BrokerFenced
 from tidelog.errors import CorruptObject
-from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot, TopicPartition
+from tidelog.identifiers import (
+    BrokerId,
+    Epoch,
+    Incarnation,
+    MetadataStamp,
+    Slot,
+    TopicPartition,
+)
 from tidelog.offload import InlineOffload
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.object_format import wal_prefix
@@ -39,7 +47,7 @@ from tidelog.wal.recover.slot_runs import SlotRun
 
 ONE, OTHER = Incarnation(BrokerId(1), Epoch(3)), Incarnation(BrokerId(2), Epoch(8))
 SURVEY = Survey(
-    9,
+    MetadataStamp(9, 77),
     {
         ONE: WalReferences(
             True, Slot(40), (SlotRun(3, 5), SlotRun(9, 10)), frozenset({"merged/1-3/0.merged"})
@@ -195,6 +203,42 @@ def test_a_survey_is_stored_whole_and_a_damaged_one_is_refused_by_its_key() -> N
     # An incarnation that registered later keeps all.
     later = SURVEY.wal(Incarnation(BrokerId(1), Epoch(10)))
     assert (later.is_needed, later.floor) == (True, 0)
+
+
+def test_a_survey_of_another_history_judges_nothing() -> None:
+    """As in a bucket of which a part was restored from a copy."""
+    here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker(1) as first, here.broker(2) as second:
+            await shared_topic(first, first, second, first, second)
+            me = second
+            if is_responsible(
+                second.broker.membership.state(),
+                second.broker.membership.incarnation,
+                Piece.FOLDERS,
+            ):
+                me = first
+            await me.produce(batch(b"kept"), 0 if me is first else 1)
+            before = await slots(here.store, me)
+            await me.broker.membership.metadata.refresh()
+            stamp = me.broker.membership.state().stamp
+            lets_all_go = {
+                me.broker.membership.incarnation: WalReferences(
+                    True, Slot(1 << 40), (), frozenset()
+                )
+            }
+            other = replace(stamp, checksum=stamp.checksum ^ 1)
+            await SurveyFile(here.store, InlineOffload()).write(Survey(other, lets_all_go))
+            collector = collections(me, here.store)
+            await collector.pass_once()
+            assert await slots(here.store, me) == before
+            for _ in range(3):
+                await collector.pass_once()
+            made = decode_survey(SURVEY_KEY, (await here.store.get(SURVEY_KEY)).data)
+            assert made.stamp == stamp, "the broker makes its own"
+
+    run(story)
 
 
 def test_a_survey_that_cannot_be_read_is_no_survey() -> None:
