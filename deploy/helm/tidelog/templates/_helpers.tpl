@@ -1,0 +1,34 @@
+{{- define "tidelog.name" -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "tidelog.selector" -}}
+app.kubernetes.io/name: tidelog
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "tidelog.labels" -}}
+{{ include "tidelog.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{- define "tidelog.secret" -}}
+{{- if .Values.store.existingSecret -}}
+{{- .Values.store.existingSecret -}}
+{{- else if .Values.store.accessKeyId -}}
+{{- include "tidelog.name" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The command of a broker. Its id is the ordinal of its pod. */ -}}
+{{- define "tidelog.command" -}}
+id=${POD_NAME##*-}
+exec tidelog server --broker-id "$id" --listen 0.0.0.0:9092 --http 0.0.0.0:9093
+{{- if .Values.external.enabled }} --advertise "{{ required "external.host: name the brokers' addresses, as broker-%d.example.com" .Values.external.host | replace "%d" "$id" }}:{{ .Values.external.port }}"
+{{- else }} --advertise "$POD_NAME.{{ include "tidelog.name" . }}.$POD_NAMESPACE.svc:9092"
+{{- end }} --log-format {{ .Values.logFormat }}
+{{- range $name, $value := .Values.settings }} --set {{ printf "%s=%v" $name $value | squote }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,143 @@
+"""The deployment's files by hadolint, helm and Kubernetes' schemas; the image's steps.
+
+No container runs here, and no Kubernetes: docs/DEPLOYMENT.md says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+from tests.unit.deploy.commands import DEPLOY, ROOT, environment_of, served
+from tests.wheels import copy_clone
+from tidelog.localstack.made_once import made_once
+from tidelog.localstack.ports import free_ports
+
+pytestmark = pytest.mark.slow
+
+HELM = "helm.sh/helm/v3/cmd/helm@v3.19.0"
+CHART = DEPLOY / "helm" / "tidelog"
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+VALUES = {
+    "plain": ["store.url=s3://b/p"],
+    "everything": [
+        "store.url=s3://b/p",
+        "store.accessKeyId=a",
+        "store.secretAccessKey=b",
+        "external.enabled=true",
+        "external.host=broker-%d.example.com",
+        "settings.num\\.partitions=3",
+        "replicas=2",
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def helm() -> Path:
+    """Helm, built once by Go."""
+    folder = ROOT / ".cache" / f"helm-{HELM.rpartition('@')[2]}"
+    with made_once(folder) as to_do:
+        if to_do:
+            go = shutil.which("go")
+            if go is None:
+                pytest.skip("without go, which builds helm")
+            environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-modcacherw"}
+            subprocess.run([go, "install", HELM], env=environment, check=True)
+    return folder / "helm"
+
+
+def rendered(helm: Path, values: list[str]) -> str:
+    arguments = [word for each in values for word in ("--set", each)]
+    return subprocess.run(
+        [helm, "template", "cluster", CHART, *arguments], capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_the_chart_is_sound_and_kubernetes_knows_every_field(
+    helm: Path, values: list[str], tmp_path: Path
+) -> None:
+    subprocess.run(
+        [helm, "lint", "--strict", CHART, "--set", values[0]], check=True, capture_output=True
+    )
+    manifests = tmp_path / "manifests.yaml"
+    manifests.write_text(rendered(helm, values))
+    subprocess.run([SCRIPTS / "kubernetes-validate", "--strict", manifests], check=True)
+    kinds = [each["kind"] for each in yaml.safe_load_all(manifests.read_text())]
+    assert {"StatefulSet", "PodDisruptionBudget", "ServiceAccount"} <= set(kinds)
+    replicas = 2 if values is VALUES["everything"] else 3
+    assert kinds.count("Service") == 2 + replicas
+
+
+def stateful_set(helm: Path, values: list[str]) -> dict[str, Any]:
+    for manifest in yaml.safe_load_all(rendered(helm, values)):
+        if manifest["kind"] == "StatefulSet":
+            return dict(manifest["spec"]["template"]["spec"]["containers"][0])
+    raise AssertionError("no StatefulSet")
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_a_pods_commands_start_and_drain_a_broker(helm: Path, values: list[str]) -> None:
+    container = stateful_set(helm, values)
+    assert "volumeClaimTemplates" not in container
+    kafka, http = map(str, free_ports(2))
+
+    def moved(words: list[str]) -> list[str]:
+        return [word.replace("9092", kafka).replace("9093", http) for word in words]
+
+    pod = {"POD_NAME": "cluster-1", "POD_NAMESPACE": "here", "TIDELOG_STORE": "memory://pod"}
+    with served(moved([*container["command"], *container["args"]]), pod) as facts:
+        assert facts["broker"] == "1"
+        name = "cluster-1.cluster.here.svc" if values is VALUES["plain"] else "broker-1.example.com"
+        assert facts["kafka"] == f"{name}:{kafka}"
+        path = container["readinessProbe"]["httpGet"]["path"]
+        assert urlopen(f"http://127.0.0.1:{http}{path}", timeout=10).status == 200
+        # The only broker cannot be drained, which does not hold up its end.
+        stop = container["lifecycle"]["preStop"]["exec"]["command"]
+        subprocess.run(moved(stop), env=environment_of(pod), check=True)
+
+
+def test_a_chart_without_a_store_says_what_is_missing(helm: Path) -> None:
+    done = subprocess.run(
+        [helm, "template", "cluster", CHART], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "store.url: name the bucket" in done.stderr
+
+
+def test_hadolint_finds_nothing() -> None:
+    subprocess.run([SCRIPTS / "hadolint", DEPLOY / "Dockerfile"], check=True)
+
+
+@pytest.mark.timeout(900)
+def test_the_steps_of_the_image_make_an_installation_that_runs(tmp_path: Path) -> None:
+    clone = copy_clone(tmp_path / "clone")
+    copied = [line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"]
+    assert all((clone / each).exists() for each in copied)
+    dockerfile = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    [build, *_] = re.findall(r"^RUN (.*)$", dockerfile, re.M)
+    places = {"/opt/tidelog": str(tmp_path / "opt"), "/tmp/constraints.txt": str(tmp_path / "c")}
+    for place, moved in places.items():
+        build = build.replace(place, moved)
+    build = build.replace("python3 -m venv", f"{sys.executable} -m venv")
+    subprocess.run(["sh", "-e", "-c", build], cwd=clone, check=True)
+    program = str(tmp_path / "opt" / "bin" / "tidelog")
+    command = [program, "server", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    with served(command, {"TIDELOG_STORE": "memory://image"}) as facts:
+        assert facts["broker"] == "0"
+        [check] = re.findall(
+            r"^HEALTHCHECK .*CMD \[\"python3\", \"-c\", \"(.*)\"\]$", dockerfile, re.M
+        )
+        health = {"TIDELOG_HEALTH": f"http://{facts['http']}/healthz"}
+        subprocess.run([sys.executable, "-c", check], env=environment_of(health), check=True)
