@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import click
 
-from tidelog.cli.address import Address
-from tidelog.client.errors import RequestRefused
+from tidelog.cli.address import Address, shown
+from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.pool import Client
 from tidelog.client.settings import ClientSettings
 from tidelog.clock import SystemClock
@@ -17,6 +17,10 @@ from tidelog.network import SocketNetwork
 
 T = TypeVar("T")
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+CONNECTING = "connecting"
+"""RequestFailed's request before any request."""
+HTTP = b"HTTP/"
+PROBE_SECONDS = 2.0
 ATTEMPTS_MAX = 20
 RETRY_SECONDS = 0.5
 
@@ -35,10 +39,41 @@ def with_client(bootstrap: tuple[str, int], use: Callable[[Client], Awaitable[T]
     """Run a command's coroutine with a client, and close the client."""
 
     async def run() -> T:
-        async with new_client(bootstrap) as client:
-            return await use(client)
+        try:
+            async with new_client(bootstrap) as client:
+                return await use(client)
+        except RequestFailed as failure:
+            if failure.request == CONNECTING:
+                failure.add_note(await _remedy(bootstrap))
+            raise
 
     return asyncio.run(run())
+
+
+async def _remedy(bootstrap: tuple[str, int]) -> str:
+    """What to do about a broker that cannot be reached."""
+    if await _speaks_http(bootstrap):
+        return (
+            f"{shown(bootstrap)} is an HTTP port: give the broker's address for Kafka clients,"
+            " which `tidelog server` names as kafka= in its ready line"
+        )
+    return (
+        f"does a broker listen on {shown(bootstrap)}? `tidelog dev` starts one for trials;"
+        " --bootstrap HOST:PORT or TIDELOG_BOOTSTRAP names another"
+    )
+
+
+async def _speaks_http(address: tuple[str, int]) -> bool:
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            reader, writer = await asyncio.open_connection(*address)
+            try:
+                writer.write(b"GET / HTTP/1.0\r\n\r\n")
+                return (await reader.read(len(HTTP))) == HTTP
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
 
 
 def new_client(bootstrap: tuple[str, int]) -> Client:

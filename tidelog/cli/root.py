@@ -28,6 +28,7 @@ COMMANDS = {
         "server",
         "cluster",
         "topics",
+        "configs",
         "groups",
         "transactions",
         "produce",

@@ -13,6 +13,9 @@ from tidelog.protocol.schemas.cluster.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
 )
 from tidelog.protocol.schemas.cluster.metadata import (
     DescribeClusterRequest,
@@ -26,6 +29,8 @@ from tidelog.protocol.schemas.cluster.replicas import (
 from tidelog.protocol.schemas.cluster.topics import (
     CreatableTopic,
     CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
@@ -34,6 +39,9 @@ from tidelog.protocol.schemas.own.drains import BrokerDrain, DrainBrokersRequest
 from tidelog.protocol.schemas.own.rebalance import BrokerRebalance, RebalanceBrokersRequest
 
 _TOPIC_RESOURCE = 2
+_BROKER_RESOURCE = 4
+_SET, _DELETE = 0, 1
+"""IncrementalAlterConfigs' operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +135,31 @@ async def describe_topics(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigHolder:
+    """What has settings: a topic, a broker, or all brokers together."""
+
+    kind: int
+    """Kafka's number of the kind."""
+    name: str
+    subject: str
+    """In messages."""
+    broker_id: int | None = None
+    """The broker that knows its own settings."""
+
+
+def topic_holder(name: str) -> ConfigHolder:
+    """A topic."""
+    return ConfigHolder(_TOPIC_RESOURCE, name, f"topic {name}")
+
+
+def broker_holder(broker_id: int | None) -> ConfigHolder:
+    """A broker, or with None all of them."""
+    if broker_id is None:
+        return ConfigHolder(_BROKER_RESOURCE, "", "all brokers")
+    return ConfigHolder(_BROKER_RESOURCE, str(broker_id), f"broker {broker_id}", broker_id)
+
+
 async def topic_configs(client: Client, name: str) -> list[DescribeConfigsResourceResult]:
     """The settings of a topic, with defaults.
 
@@ -134,15 +167,78 @@ async def topic_configs(client: Client, name: str) -> list[DescribeConfigsResour
         RequestRefused: the topic does not exist.
         RequestFailed: no answer.
     """
+    return await holder_configs(client, topic_holder(name))
+
+
+async def holder_configs(
+    client: Client, holder: ConfigHolder
+) -> list[DescribeConfigsResourceResult]:
+    """Settings with defaults.
+
+    Raises:
+        RequestRefused: there is no such topic or broker.
+        RequestFailed: no answer.
+    """
     resource = DescribeConfigsResource(
-        resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+        resource_type=holder.kind, resource_name=holder.name, configuration_keys=None
     )
-    response = await client.request_any(DescribeConfigsRequest(resources=[resource]))
+    request = DescribeConfigsRequest(resources=[resource])
+    if holder.broker_id is None:
+        response = await client.request_any(request)
+    else:
+        response = await client.request_broker(holder.broker_id, request)
     for result in response.results:
         if result.error_code:
-            raise no_topic(name, result.error_code, result.error_message)
+            if holder.kind == _TOPIC_RESOURCE:
+                raise no_topic(holder.name, result.error_code, result.error_message)
+            raise ReadRefused(holder.subject, result.error_code, result.error_message)
         return result.configs
-    raise ReadRefused(f"topic {name}", ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is empty")
+    raise ReadRefused(holder.subject, ErrorCode.UNKNOWN_SERVER_ERROR, "the answer is empty")
+
+
+async def alter_configs(
+    client: Client, holder: ConfigHolder, changes: Mapping[str, str | None]
+) -> None:
+    """Change some settings, all or none of them. None: back to the default.
+
+    Raises:
+        RequestRefused: a setting or value is wrong, or there is no such topic or broker.
+        RequestFailed: no answer; the settings may be changed.
+    """
+    resource = IncrementalAlterConfigsResource(
+        resource_type=holder.kind,
+        resource_name=holder.name,
+        configs=[
+            IncrementalAlterableConfig(
+                name=name, config_operation=_DELETE if value is None else _SET, value=value
+            )
+            for name, value in changes.items()
+        ],
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    if holder.broker_id is None:
+        response = await client.request_any(request)
+    else:
+        response = await client.request_broker(holder.broker_id, request)
+    for result in response.responses:
+        check(holder.subject, result.error_code, result.error_message)
+
+
+async def add_partitions(client: Client, topic: str, count: int) -> None:
+    """Raise a topic's number of partitions to `count`.
+
+    Raises:
+        RequestRefused: there is no such topic, or it has as many already.
+        RequestFailed: no answer; the topic may have the partitions.
+    """
+    request = CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name=topic, count=count, assignments=None)],
+        timeout_ms=client.settings.request_timeout_ms,
+    )
+    response = await client.request_any(request)
+    client.forget(topic)
+    for result in response.results:
+        check(f"topic {topic}", result.error_code, result.error_message)
 
 
 async def describe_cluster(client: Client) -> DescribeClusterResponse:

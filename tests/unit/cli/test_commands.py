@@ -98,7 +98,9 @@ def test_short_inputs_without_keys_do_not_all_fill_one_partition(command: Comman
 def test_a_topics_life(command: Command) -> None:
     made = command("topics", "create", "life", "--partitions", "2", "--config", "retention.ms=5")
     assert (made.code, made.out) == (0, "created topic life with 2 partitions\n")
-    assert "life" in command("topics", "list").out.splitlines()
+    listed = command("topics", "list").out.splitlines()
+    assert listed[0].split() == ["TOPIC", "PARTITIONS"]
+    assert ["life", "2"] in [line.split() for line in listed]
     described = json.loads(command("topics", "describe", "life", "--json").out)
     assert described["configs"] == {"retention.ms": "5"}
     assert [p["high_watermark"] for p in described["partitions"]] == [0, 0]
@@ -112,6 +114,64 @@ def test_a_topics_life(command: Command) -> None:
         "tidelog: topic life: UNKNOWN_TOPIC_OR_PARTITION (there is no such topic; create it with:"
         " tidelog topics create life)\n"
     )
+
+
+def test_an_http_port_as_bootstrap_is_named(command: Command, broker: BrokerProcess) -> None:
+    done = command("topics", "list", "--bootstrap", broker.http)
+    assert done.code == 3
+    assert f"{broker.http} is an HTTP port: give the broker's address" in done.err
+
+
+@pytest.mark.usefixtures("to_broker")
+def test_settings_of_a_topic_are_listed_and_altered(command: Command) -> None:
+    command("topics", "create", "altered")
+    assert command("configs", "list", "--topic", "altered").out == "none\n"
+    done = command("topics", "alter", "altered", "retention.ms=7", "max.message.bytes=1000")
+    assert done.out == (
+        "topic altered: retention.ms is 7\ntopic altered: max.message.bytes is 1000\n"
+    )
+    command(
+        "configs", "alter", "retention.ms=8", "--topic", "altered", "--unset", "max.message.bytes"
+    )
+    listed = json.loads(command("configs", "list", "--topic", "altered", "--json").out)
+    assert listed == [{"name": "retention.ms", "value": "8", "source": "topic"}]
+    shown = command("configs", "list", "--topic", "altered", "--all").out.splitlines()
+    assert shown[0].split() == ["NAME", "VALUE", "SOURCE"]
+    assert "default" in {line.split()[-1] for line in shown}
+    # All or none.
+    wrong = command("topics", "alter", "altered", "retention.ms=9", "retention.mz=1")
+    assert wrong.code == 1
+    assert "retention.mz" in wrong.err
+    again = json.loads(command("configs", "list", "--topic", "altered", "--json").out)
+    assert again == listed
+    for arguments, words in (
+        (("configs", "alter", "--topic", "altered"), "nothing to change"),
+        (("configs", "list"), "give one of --topic"),
+        (("configs", "list", "--topic", "a", "--brokers"), "give one of --topic"),
+        (("topics", "alter", "altered", "retention.ms"), "is not NAME=VALUE"),
+    ):
+        refused = command(*arguments)
+        assert (refused.code, words in refused.err) == (2, True)
+
+
+@pytest.mark.usefixtures("to_broker")
+def test_settings_of_brokers_are_listed_and_altered(command: Command) -> None:
+    assert command("configs", "alter", "log.retention.ms=70000", "--brokers").code == 0
+    listed = json.loads(command("configs", "list", "--broker", "0", "--json").out)
+    assert {"name": "log.retention.ms", "value": "70000", "source": "all brokers"} in listed
+    assert command("configs", "alter", "--unset", "log.retention.ms", "--brokers").code == 0
+    unknown = command("configs", "list", "--broker", "9")
+    assert unknown.code == 3
+    assert "broker 9: there is no such broker (known: 0)" in unknown.err
+
+
+@pytest.mark.usefixtures("to_broker")
+def test_a_topic_gets_more_partitions_and_never_fewer(command: Command) -> None:
+    command("topics", "create", "grows", "--partitions", "2")
+    assert command("topics", "add-partitions", "grows", "5").out == "topic grows has 5 partitions\n"
+    fewer = command("topics", "add-partitions", "grows", "3")
+    assert fewer.code == 1
+    assert "INVALID_PARTITIONS" in fewer.err
 
 
 @pytest.mark.usefixtures("to_broker")
@@ -239,6 +299,7 @@ def test_a_batch_that_may_have_been_sent_is_said(
         (("topics", "list", "--bootstrap", "nowhere"), 2, "HOST:PORT"),
         (("topics", "list", "--bootstrap", "127.0.0.1:1"), 3, "127.0.0.1:1: "),
         (("topics", "list", "--bootstrap", "127.0.0.1:1"), 3, "; nothing was sent"),
+        (("topics", "list", "--bootstrap", "127.0.0.1:1"), 3, "; does a broker listen on"),
         (("consume", "x", "--from", "yesterday"), 2, "beginning"),
         (("server", "--store", "bogus://x"), 2, "no store is known"),
         (("server", "--store", "s3://"), 2, "s3://"),

@@ -81,7 +81,9 @@ def test_a_groups_offsets_are_shown_with_lag_moved_and_deleted(
 ) -> None:
     make_topic(command, "life", 10, monkeypatch)
     use(broker, lambda client: commit_offsets(client, "g", {Place("life", 0): 4}))
-    assert "g  Empty" in command("groups", "list").out.splitlines()
+    listed = [line.split() for line in command("groups", "list").out.splitlines()]
+    assert listed[0] == ["GROUP", "STATE"]
+    assert ["g", "Empty"] in listed
     described = command("groups", "describe", "g")
     assert described.out.splitlines() == [
         "group g  state Empty  members 0",

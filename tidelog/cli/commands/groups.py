@@ -11,6 +11,7 @@ import click
 
 from tidelog.cli.broker_client import bootstrap_option, json_option, patiently, with_client
 from tidelog.cli.commands.consume import Start, StartType
+from tidelog.cli.table import shown_table
 from tidelog.client.errors import RequestRefused
 from tidelog.client.groups.admin import (
     Place,
@@ -51,8 +52,7 @@ def list_(bootstrap: tuple[str, int], as_json: bool) -> None:
         ]
         print(json.dumps(facts))
         return
-    for group in found:
-        print(f"{group.group_id}  {group.group_state}")
+    print(shown_table(["group", "state"], [(each.group_id, each.group_state) for each in found]))
 
 
 @dataclass(frozen=True, slots=True)

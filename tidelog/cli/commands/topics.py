@@ -1,4 +1,4 @@
-"""`tidelog topics`: create, list, describe, flush and delete topics."""
+"""`tidelog topics`: create, list, describe, alter, flush and delete topics."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from typing import Any
 
 import click
 
+from tidelog.cli.assignments import assignments_of
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
+from tidelog.cli.commands.configs import change
+from tidelog.cli.table import shown_table
 from tidelog.client.administration import (
     NewTopic,
+    add_partitions,
     create_topics,
     delete_topics,
     describe_topics,
     list_topics,
     topic_configs,
+    topic_holder,
 )
 from tidelog.client.errors import RequestRefused
 from tidelog.client.flush import FlushedPartition, flush_topic
@@ -27,7 +32,7 @@ from tidelog.client.pool import Client
 
 @click.group()
 def topics() -> None:
-    """Create, list, describe, flush and delete topics."""
+    """Create, list, describe, alter, flush and delete topics."""
 
 
 @topics.command()
@@ -46,7 +51,9 @@ def create(
     as_json: bool,
 ) -> None:
     """Create the topic NAME."""
-    topic = NewTopic(name, partitions or -1, replication_factor, _assignments(configs))
+    topic = NewTopic(
+        name, partitions or -1, replication_factor, assignments_of(configs, "--config")
+    )
 
     async def run(client: Client) -> TopicMetadata:
         _raise_refusals(await create_topics(client, [topic]))
@@ -63,13 +70,14 @@ def create(
 @bootstrap_option
 @json_option
 def list_(bootstrap: tuple[str, int], as_json: bool) -> None:
-    """List the topics' names."""
+    """List the topics and their numbers of partitions."""
     found = with_client(bootstrap, list_topics)
     if as_json:
         print(json.dumps([_facts(topic) for topic in found]))
         return
-    for topic in found:
-        print(topic.name)
+    print(
+        shown_table(["topic", "partitions"], [(each.name, len(each.partitions)) for each in found])
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,40 @@ async def _describe(client: Client, name: str) -> Description:
         end = await list_offsets(client, name, number, LATEST)
         offsets[number] = (start.offset, end.offset)
     return Description(topic, configs, offsets)
+
+
+@topics.command()
+@click.argument("name")
+@click.argument("assignments", nargs=-1, metavar="[SETTING=VALUE]...")
+@click.option("--unset", multiple=True, metavar="SETTING", help="Back to the default.")
+@bootstrap_option
+@json_option
+def alter(
+    name: str,
+    assignments: tuple[str, ...],
+    unset: tuple[str, ...],
+    bootstrap: tuple[str, int],
+    as_json: bool,
+) -> None:
+    """Change settings of the topic NAME; the others stay."""
+    change(topic_holder(name), assignments, unset, bootstrap, as_json)
+
+
+@topics.command("add-partitions")
+@click.argument("name")
+@click.argument("count", type=click.IntRange(1))
+@bootstrap_option
+@json_option
+def add_partitions_(name: str, count: int, bootstrap: tuple[str, int], as_json: bool) -> None:
+    """Raise the number of partitions of the topic NAME to COUNT.
+
+    New records of a key may go to another partition than its older ones.
+    """
+    with_client(bootstrap, lambda client: add_partitions(client, name, count))
+    if as_json:
+        print(json.dumps({"topic": name, "partitions": count}))
+    else:
+        print(f"topic {name} has {count} partitions")
 
 
 @topics.command()
@@ -182,16 +224,6 @@ def _flush_text(flushed: FlushedPartition) -> str:
 
 TOPIC_SOURCE = 1
 """DescribeConfigs' source of a setting of the topic itself."""
-
-
-def _assignments(configs: tuple[str, ...]) -> Mapping[str, str]:
-    pairs = {}
-    for config in configs:
-        name, equals, value = config.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{config!r} is not NAME=VALUE", param_hint="--config")
-        pairs[name] = value
-    return pairs
 
 
 def _raise_refusals(refusals: Mapping[str, RequestRefused | None]) -> None:

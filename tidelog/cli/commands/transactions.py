@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tidelog.cli.broker_client import bootstrap_option, json_option, patiently, with_client
+from tidelog.cli.table import shown_table
 from tidelog.client.administration import list_topics
 from tidelog.client.errors import ReadRefused
 from tidelog.client.groups.admin import Place
@@ -88,8 +89,8 @@ def list_(
         ]
         print(json.dumps(facts))
         return
-    for each in found:
-        print(f"{each.transactional_id}  {each.transaction_state}  producer {each.producer_id}")
+    rows = [(each.transactional_id, each.transaction_state, each.producer_id) for each in found]
+    print(shown_table(["transactional id", "state", "producer"], rows))
 
 
 @transactions.command()
