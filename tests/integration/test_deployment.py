@@ -127,9 +127,7 @@ def test_the_steps_of_the_image_make_an_installation_that_runs(tmp_path: Path) -
     assert all((clone / each).exists() for each in copied)
     dockerfile = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
     [build, *_] = re.findall(r"^RUN (.*)$", dockerfile, re.M)
-    places = {"/opt/tidelog": str(tmp_path / "opt"), "/tmp/constraints.txt": str(tmp_path / "c")}
-    for place, moved in places.items():
-        build = build.replace(place, moved)
+    build = build.replace("/opt/tidelog", str(tmp_path / "opt"))
     build = build.replace("python3 -m venv", f"{sys.executable} -m venv")
     subprocess.run(["sh", "-e", "-c", build], cwd=clone, check=True)
     program = str(tmp_path / "opt" / "bin" / "tidelog")
