@@ -76,7 +76,7 @@ async def open_cluster(
     closing.push_async_callback(metadata.close)
     settings = LiveSettings(configured, lambda: metadata.state)
     settings.renew()
-    listeners = await open_listeners(configs, configured, environment.network, closing)
+    listeners = await open_listeners(configs, configured, environment, metadata, closing)
     reads = ReadPath(environment, configured)
     closing.push_async_callback(reads.close)
     fairness = Fairness(

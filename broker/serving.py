@@ -6,6 +6,7 @@ from functools import partial
 
 from tidelog.broker.append.appender import Appender
 from tidelog.broker.append.write_path import WritePath
+from tidelog.broker.authentication.sessions import Sessions
 from tidelog.broker.authorization.audit import AuditLog
 from tidelog.broker.authorization.authorizer import open_authorizer
 from tidelog.broker.dispatch.dispatcher import Dispatcher
@@ -59,7 +60,7 @@ def new_services(
         incarnation,
         entropy,
         membership.listeners,
-        environment.store.url,
+        environment.store,
         writes.partitions,
         tables.tables,
         ownership.moves,
@@ -108,7 +109,15 @@ def new_services(
         membership.may_serve_reads,
     )
     return Services(
-        live, metrics, environment.clock, writes.durable, cluster, data, groups, transactions
+        live,
+        metrics,
+        environment.clock,
+        writes.durable,
+        cluster,
+        data,
+        groups,
+        transactions,
+        Sessions(),
     )
 
 
@@ -138,4 +147,5 @@ def new_server(
         appender.lost,
         opened.addresses,
         opened.tls,
+        opened.sasl,
     )

@@ -100,6 +100,9 @@ GIVEN_UP: Final[frozenset[int]] = READS | {ApiKey.FETCH, OwnApiKey.FLUSH_TOPICS,
 They may take long, and their effects, if any, do no harm without an answer.
 """
 
+RENEWING: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""Requests by which a client authenticates again."""
+
 ERRORS_COUNTED_BY_HANDLER: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 """A scan of their answers for errors would cost too much on the hot path."""
 
@@ -341,6 +344,26 @@ class Dispatcher:
         self, _services: Services, request: Any, context: RequestContext
     ) -> Response:
         return answer_api_versions(self._advertised, request, context.api_version)
+
+
+class ExpiredSession:
+    """Opens requests of a connection whose authentication has expired: only those that renew
+    it."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    def is_cheap(self, frame: memoryview) -> bool:
+        """See Dispatcher."""
+        return self._dispatcher.is_cheap(frame)
+
+    def open(self, frame: memoryview, client: ConnectedClient) -> OpenedRequest | ReadyAnswer:
+        """See Dispatcher. Raises CloseConnection for all other requests."""
+        if int.from_bytes(frame[:2], "big") not in RENEWING:
+            raise CloseConnection(
+                "session_expired", "the client sends requests and does not authenticate again"
+            )
+        return self._dispatcher.open(frame, client)
 
 
 def _fault(opened: OpenedRequest, error: Exception) -> list[Buffer] | None:

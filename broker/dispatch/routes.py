@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from tidelog.broker.dispatch.dispatcher import Handler
+from tidelog.broker.handlers.authentication import sasl_authenticate, sasl_handshake
 from tidelog.broker.handlers.cluster.acls import create_acls, delete_acls, describe_acls
 from tidelog.broker.handlers.cluster.cluster import (
     describe_cluster,
@@ -26,6 +27,10 @@ from tidelog.broker.handlers.cluster.replicas import (
     alter_partition_reassignments,
     alter_replica_log_dirs,
     list_partition_reassignments,
+)
+from tidelog.broker.handlers.cluster.scram_credentials import (
+    alter_user_scram_credentials,
+    describe_user_scram_credentials,
 )
 from tidelog.broker.handlers.cluster.spreading import drain_brokers, rebalance_brokers
 from tidelog.broker.handlers.cluster.topics import create_partitions, create_topics, delete_topics
@@ -107,6 +112,8 @@ HANDLERS: Final[Mapping[int, Handler]] = {
             ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
             ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
             ApiKey.DESCRIBE_QUORUM: describe_quorum,
+            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_user_scram_credentials,
+            ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
             ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
             ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
             ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
@@ -115,6 +122,13 @@ HANDLERS: Final[Mapping[int, Handler]] = {
             OwnApiKey.METADATA_MOVED: metadata_moved,
             OwnApiKey.DRAIN_BROKERS: drain_brokers,
             OwnApiKey.REBALANCE_BROKERS: rebalance_brokers,
+        },
+    ),
+    **_given(
+        lambda services: services.sessions,
+        {
+            ApiKey.SASL_HANDSHAKE: sasl_handshake,
+            ApiKey.SASL_AUTHENTICATE: sasl_authenticate,
         },
     ),
     **_given(

@@ -28,6 +28,7 @@ from tidelog.protocol.schemas import (
     transactions,
 )
 from tidelog.protocol.schemas.cluster import metadata, replicas, topics
+from tidelog.protocol.schemas.security import scram
 from tidelog.protocol.wire import STEP_ELEMENTS
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ _IDENTITIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "name": "name",
         "topic": "topic",
+        "user": "name",
         "topic_name": "name",
         "topic_id": "topic_id",
         "index": "index",
@@ -76,6 +78,12 @@ _REPEATED: Final[Mapping[type[Struct], _Elements]] = MappingProxyType(
         replicas.AlterReplicaLogDirsRequest: (
             lambda request: [topic for directory in request.dirs for topic in directory.topics],
             replicas.AlterReplicaLogDirTopic,
+        ),
+        scram.AlterUserScramCredentialsRequest: (
+            lambda request: [
+                *{each.name: each for each in (*request.deletions, *request.upsertions)}.values()
+            ],
+            scram.ScramCredentialDeletion,
         ),
         replicas.DescribeLogDirsRequest: (
             lambda request: [request],

@@ -16,6 +16,7 @@ from tidelog.identifiers import TopicId, TopicPartition
 if TYPE_CHECKING:
     from tidelog.broker.append.adopter import Adopter
     from tidelog.broker.append.appender import Appender
+    from tidelog.broker.authentication.sessions import Sessions
     from tidelog.broker.authorization.authorizer import Authorizer
     from tidelog.broker.coordinate.coordinators import Coordinators
     from tidelog.broker.coordinate.transaction_admission import Admissions
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
     from tidelog.entropy import Entropy
     from tidelog.identifiers import BrokerId, Incarnation
+    from tidelog.storage.object_store import ObjectStore
     from tidelog.wal.write.writer import WalWriter
 
 
@@ -93,8 +95,7 @@ class ClusterServices(MetadataServices):
 
     listeners: tuple[BoundListener, ...]
     """The broker's own listeners."""
-    store_url: str
-    """The bucket's address, without credentials."""
+    store: ObjectStore
     partitions: PartitionSizes
     tables: TableSizes
     moves: PartitionMoves
@@ -168,6 +169,7 @@ class Services:
     data: DataServices
     groups: GroupServices
     transactions: TransactionServices
+    sessions: Sessions
 
     @property
     def settings(self) -> BrokerSettings:

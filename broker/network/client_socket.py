@@ -7,6 +7,7 @@ import math
 import ssl
 from typing import Final, Protocol, cast
 
+from tidelog.broker.authentication.attempt import Established
 from tidelog.broker.dispatch.dispatcher import ReadyAnswer
 from tidelog.broker.fairness.displacement import ESTABLISHED_REQUESTS, Idleness
 from tidelog.broker.fairness.frame_pace import FramePace
@@ -100,8 +101,9 @@ class ClientSocket(asyncio.BufferedProtocol):
         metrics: BrokerMetrics,
         clock: Clock,
         handshake: TlsHandshake | None = None,
+        established: Established | None = None,
     ) -> None:
-        """`handshake`: the one that precedes, at a listener with TLS."""
+        """`handshake`, `established`: what precedes, at a listener with TLS or with SASL."""
         self._owner = owner
         self.listener = listener
         self._frames = frames
@@ -109,6 +111,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._metrics = metrics
         self._clock = clock
         self._handshake = handshake
+        self.established = established
         self._transport: asyncio.Transport | None = None
         self._connection: ServedConnection | None = None
         self._given_up: set[asyncio.Future[Response | ReadyAnswer | None]] = set()
@@ -133,7 +136,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self._active = self._clock.monotonic()
-        if self._handshake is not None:
+        if self._handshake is not None and self.established is None:
             self._handshake.done()
         tls = transport.get_extra_info("ssl_object")
         self._connection = self._owner.accept(self, str(peer[0]) if peer else "", tls)

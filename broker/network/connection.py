@@ -12,7 +12,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from tidelog.broker.dispatch.dispatcher import Dispatcher, OpenedRequest, ReadyAnswer
+from tidelog.broker.dispatch.dispatcher import (
+    Dispatcher,
+    ExpiredSession,
+    OpenedRequest,
+    ReadyAnswer,
+)
 from tidelog.broker.dispatch.request_order import RequestOrder
 from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.request_memory import RequestMemory
@@ -72,7 +77,8 @@ class ServedConnection:
         bytes. It starts more only while unread answers have less than `answer_bytes_max` bytes.
         """
         self.client = client
-        self._dispatcher = dispatcher
+        self._dispatcher: Dispatcher | ExpiredSession = dispatcher
+        self._serving_dispatcher = dispatcher
         self._memory = memory
         self._answers = answers
         self._requests_max = requests_max
@@ -243,6 +249,15 @@ class ServedConnection:
         """Take no further requests; the running ones are still answered."""
         self._drop_unserved()
         self._requests_max = 0
+
+    def expire(self) -> None:
+        """Serve re-authentication alone: the client's authentication has expired."""
+        self._dispatcher = ExpiredSession(self._serving_dispatcher)
+
+    def renew(self, client: ConnectedClient) -> None:
+        """Serve everything: the client has authenticated again."""
+        self.client = client
+        self._dispatcher = self._serving_dispatcher
 
     def lost(self) -> None:
         """Release everything of a closed connection. Late answers are dropped."""

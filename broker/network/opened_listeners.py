@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import NoReturn
 
+from tidelog.broker.authentication.attempt import SaslTerms
+from tidelog.broker.authentication.sasl import PresentCredentials, sasl_terms
 from tidelog.broker.authentication.tls import ListenerTls
+from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.settings.listeners import ListenerConfigs
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.clock import Clock
-from tidelog.network import Network
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +31,8 @@ class OpenedListeners:
     """The listener by which brokers reach each other."""
     tls: Mapping[str, ListenerTls]
     """By listener, for those with TLS."""
+    sasl: Mapping[str, SaslTerms]
+    """By listener, for those with SASL."""
 
     def reload_certificates(self) -> None:
         """Read all files of keys and certificates again."""
@@ -43,7 +48,11 @@ class OpenedListeners:
 
 
 async def open_listeners(
-    configs: ListenerConfigs, settings: BrokerSettings, network: Network, closing: AsyncExitStack
+    configs: ListenerConfigs,
+    settings: BrokerSettings,
+    environment: BrokerEnvironment,
+    metadata: MetadataLog,
+    closing: AsyncExitStack,
 ) -> OpenedListeners:
     """Take the addresses. Raises InvalidConfiguration for bad files, Refused for taken addresses.
 
@@ -54,11 +63,24 @@ async def open_listeners(
         for each in configs.all
         if each.protocol.uses_tls
     }
+    credentials = PresentCredentials(metadata, environment.store)
+    sasl = {
+        each.name: sasl_terms(
+            each.name,
+            settings.at_listener(each.name),
+            credentials,
+            environment.background,
+            environment.clock,
+            environment.entropy,
+        )
+        for each in configs.all
+        if each.protocol.uses_sasl
+    }
     addresses = []
     for config in configs.all:
-        addresses.append(await ReservedAddress.of(network, config))
+        addresses.append(await ReservedAddress.of(environment.network, config))
         closing.push_async_callback(addresses[-1].close)
-    opened = OpenedListeners(tuple(addresses), configs.inter_broker, tls)
+    opened = OpenedListeners(tuple(addresses), configs.inter_broker, tls, sasl)
     for name in unprotected(opened, settings):
         logger.warning(
             "clients beyond this machine can connect without authentication; give the listener a"

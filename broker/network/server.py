@@ -15,7 +15,9 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
+from tidelog.broker.authentication.attempt import Established, SaslTerms
 from tidelog.broker.authentication.principal_rules import NoRuleMatches
+from tidelog.broker.authentication.sessions import Session
 from tidelog.broker.authentication.tls import ListenerTls
 from tidelog.broker.dispatch.dispatcher import Dispatcher, ReadyAnswer
 from tidelog.broker.fairness.answer_memory import AnswerMemory
@@ -30,6 +32,7 @@ from tidelog.broker.network.client_socket import ClientSocket
 from tidelog.broker.network.connection import ServedConnection, TakenRequest
 from tidelog.broker.network.newcomers import Newcomer
 from tidelog.broker.network.reserved_address import ReservedAddress
+from tidelog.broker.network.sasl_socket import SaslSocket
 from tidelog.broker.network.tls_handshake import TlsHandshake
 from tidelog.broker.settings.listeners import ListenerConfig
 from tidelog.broker.telemetry.metrics import (
@@ -43,6 +46,7 @@ from tidelog.broker.telemetry.sparse_log import SparseLog
 from tidelog.principal import ANONYMOUS
 from tidelog.protocol.frames import FrameReader, new_scratch
 from tidelog.protocol.message import Response
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersion
 from tidelog.protocol.wire import Buffer
 
 logger = logging.getLogger(__name__)
@@ -68,8 +72,9 @@ class KafkaServer:
         connection_lost: Callable[[int], None],
         addresses: Sequence[ReservedAddress],
         tls: Mapping[str, ListenerTls],
+        sasl: Mapping[str, SaslTerms],
     ) -> None:
-        """`connection_lost` gets the id of each closed connection. `tls`: by listener."""
+        """`connection_lost` gets the id of each closed connection. `tls`, `sasl`: by listener."""
         settings = services.settings
         self._limits = limits
         self._displacement: Displacement[ClientSocket | Newcomer] = Displacement(
@@ -77,6 +82,9 @@ class KafkaServer:
         )
         self._newcomers: dict[Newcomer, str] = {}
         self._tls = tls
+        self._sasl = sasl
+        self._expiries: dict[ServedConnection, asyncio.TimerHandle] = {}
+        """The ends of authentications that do not hold for ever."""
         self._authentication_seconds = settings.integer("authentication.timeout.ms") / 1000
         self._connection_lost = connection_lost
         self._services = services
@@ -118,7 +126,7 @@ class KafkaServer:
             if config.protocol.uses_tls:
                 await address.accept_tls(partial(self._new_handshake, config))
             else:
-                await address.accept(partial(self._new_socket, config.name))
+                await address.accept(partial(self._new_protocol, config.name))
         self._sweeper = asyncio.create_task(self._sweep())
         metrics = self._metrics
         metrics.gauge(
@@ -206,7 +214,7 @@ class KafkaServer:
             self._tls[listener.name].context,
             self._authentication_seconds,
             self._clock,
-            partial(self._new_socket, listener.name),
+            partial(self._new_protocol, listener.name),
         )
         return handshake if self.arrived(handshake, host) else None
 
@@ -230,7 +238,34 @@ class KafkaServer:
         self._tell_closed(host, reason, why)
         self._note_emptied()
 
-    def _new_socket(self, listener: str, handshake: TlsHandshake | None = None) -> ClientSocket:
+    @property
+    def advertised(self) -> list[ApiVersion]:
+        """The APIs that ApiVersions lists."""
+        return self._dispatcher.advertised
+
+    def _new_protocol(
+        self, listener: str, handshake: TlsHandshake | None = None
+    ) -> asyncio.BufferedProtocol:
+        """The first protocol behind the handshake of TLS, if there is one."""
+        terms = self._sasl.get(listener)
+        if terms is None:
+            return self._new_socket(listener, handshake)
+        return SaslSocket(
+            self,
+            terms,
+            FrameReader(terms.request_bytes_max, "sasl.server.max.receive.size", self._scratch),
+            self._authentication_seconds,
+            self._clock,
+            lambda established: self._new_socket(listener, handshake, established),
+            handshake,
+        )
+
+    def _new_socket(
+        self,
+        listener: str,
+        handshake: TlsHandshake | None = None,
+        established: Established | None = None,
+    ) -> ClientSocket:
         frames = FrameReader(self._request_bytes_max, "socket.request.max.bytes", self._scratch)
         return ClientSocket(
             self,
@@ -240,6 +275,7 @@ class KafkaServer:
             self._metrics,
             self._clock,
             handshake,
+            established,
         )
 
     def accept(
@@ -248,7 +284,9 @@ class KafkaServer:
         """A new connection's state; None if the connection is refused."""
         principal = ANONYMOUS
         try:
-            if tls is not None:
+            if socket.established is not None:
+                principal = socket.established.principal
+            elif tls is not None:
                 principal = self._tls[socket.listener].principal(tls)
         except NoRuleMatches as error:
             self._tell_closed(host, "no_principal", str(error))
@@ -268,7 +306,35 @@ class KafkaServer:
         self._sockets[connection] = socket
         self._limits.opened(host)
         self._metrics.connections_accepted += 1
+        if socket.established is not None:
+            self._begin_session(socket, connection, socket.established)
         return connection
+
+    def _begin_session(
+        self, socket: ClientSocket, connection: ServedConnection, established: Established
+    ) -> None:
+        """Serve re-authentications of a connection, and end its authentication in time."""
+
+        def renewed(established: Established) -> None:
+            connection.renew(connection.client._replace(principal=established.principal))
+            self._expire_in(connection, established.lifetime_ms)
+
+        def failed() -> None:
+            # The answer goes first.
+            connection.expire()
+            asyncio.get_running_loop().call_soon(socket.drain)
+
+        session = Session(self._sasl[socket.listener], established, renewed, failed)
+        self._services.sessions.begin(connection.client.connection_id, session)
+        self._expire_in(connection, established.lifetime_ms)
+
+    def _expire_in(self, connection: ServedConnection, lifetime_ms: int) -> None:
+        if (timer := self._expiries.pop(connection, None)) is not None:
+            timer.cancel()
+        if lifetime_ms > 0:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(lifetime_ms / 1000, connection.expire)
+            self._expiries[connection] = timer
 
     def _is_refused(self, host: str) -> bool:
         """Whether a limit forbids one more connection from a host. An idle one may give way."""
@@ -351,6 +417,8 @@ class KafkaServer:
         """Remove a closed connection."""
         del self._sockets[connection]
         self._limits.closed(connection.client.client_host)
+        self._expire_in(connection, 0)
+        self._services.sessions.end(connection.client.connection_id)
         self._connection_lost(connection.client.connection_id)
         self.relieve()
         self._note_emptied()

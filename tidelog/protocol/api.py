@@ -29,7 +29,7 @@ from tidelog.protocol.schemas.cluster import (
     topics,
 )
 from tidelog.protocol.schemas.own import adopt, drains, flush, metadata_moved, rebalance
-from tidelog.protocol.schemas.security import acls, sasl
+from tidelog.protocol.schemas.security import acls, sasl, scram
 
 OWN_KEYS_FROM: Final = 20_000
 """The first key of Tidelog's own requests. ApiVersions does not list them."""
@@ -78,6 +78,8 @@ class ApiKey(enum.IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -116,6 +118,7 @@ ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.SYNC_GROUP: (0, 5),
         ApiKey.DESCRIBE_GROUPS: (0, 6),
         ApiKey.LIST_GROUPS: (0, 5),
+        ApiKey.SASL_HANDSHAKE: (0, 1),
         ApiKey.API_VERSIONS: (0, 4),
         ApiKey.CREATE_TOPICS: (2, 7),
         ApiKey.DELETE_TOPICS: (1, 6),
@@ -134,6 +137,7 @@ ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.ALTER_CONFIGS: (0, 2),
         ApiKey.ALTER_REPLICA_LOG_DIRS: (1, 2),
         ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+        ApiKey.SASL_AUTHENTICATE: (0, 2),
         ApiKey.CREATE_PARTITIONS: (0, 3),
         ApiKey.DELETE_GROUPS: (0, 2),
         ApiKey.ELECT_LEADERS: (0, 2),
@@ -141,6 +145,8 @@ ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.OFFSET_DELETE: (0, 0),
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (0, 0),
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (0, 0),
         ApiKey.DESCRIBE_QUORUM: (0, 2),
         ApiKey.DESCRIBE_CLUSTER: (0, 2),
         ApiKey.DESCRIBE_PRODUCERS: (0, 0),
@@ -242,6 +248,11 @@ for _request, _response in (
     (replicas.AlterPartitionReassignmentsRequest, replicas.AlterPartitionReassignmentsResponse),
     (replicas.ListPartitionReassignmentsRequest, replicas.ListPartitionReassignmentsResponse),
     (group_offsets.OffsetDeleteRequest, group_offsets.OffsetDeleteResponse),
+    (
+        scram.DescribeUserScramCredentialsRequest,
+        scram.DescribeUserScramCredentialsResponse,
+    ),
+    (scram.AlterUserScramCredentialsRequest, scram.AlterUserScramCredentialsResponse),
     (quorum.DescribeQuorumRequest, quorum.DescribeQuorumResponse),
     (metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
     (transaction_listing.DescribeProducersRequest, transaction_listing.DescribeProducersResponse),

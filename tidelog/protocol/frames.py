@@ -61,6 +61,13 @@ class FrameReader:
         """The size of the incomplete frame, with its prefix; 0 while unknown."""
         return 0 if self._frame is None else len(self._frame) + _SIZE_BYTES
 
+    @property
+    def incomplete(self) -> bytes:
+        """The bytes that were read of the incomplete frame, with its prefix."""
+        if self._frame is None:
+            return self._held
+        return len(self._frame).to_bytes(_SIZE_BYTES, "big") + bytes(self._frame[: self._filled])
+
     def get_buffer(self, bytes_max: int = SCRATCH_BYTES) -> memoryview:
         """The buffer for the next read: at most `bytes_max`, unless a frame is incomplete."""
         if self._frame is not None:

@@ -144,7 +144,7 @@ async def describe_log_dirs(
         ]
         found.append(DescribeLogDirsTopic(name=name, partitions=partitions))
     return DescribeLogDirsResponse(
-        results=[DescribeLogDirsResult(log_dir=broker.store_url, topics=found)]
+        results=[DescribeLogDirsResult(log_dir=broker.store.url, topics=found)]
     )
 
 

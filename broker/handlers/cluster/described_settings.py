@@ -40,10 +40,7 @@ _ABSENT: Final = (
     (
         "SASL",
         """
-        connection.failed.authentication.delay.ms int 100
-        connections.max.reauth.ms long 0
         sasl.client.callback.handler.class class
-        sasl.enabled.mechanisms list
         sasl.jaas.config password
         sasl.kerberos.kinit.cmd string /usr/bin/kinit
         sasl.kerberos.min.time.before.relogin long 60000
@@ -74,7 +71,6 @@ _ABSENT: Final = (
         sasl.oauthbearer.sub.claim.name string sub
         sasl.oauthbearer.token.endpoint.url string
         sasl.server.callback.handler.class class
-        sasl.server.max.receive.size int 524288
         """,
     ),
     (
@@ -240,8 +236,8 @@ def _facts(broker: ClusterServices) -> Iterator[ConfigEntry]:
         ("listeners", SettingType.STRING, listening, "--listen"),
         ("broker.id", SettingType.INT, broker_id, "--broker-id"),
         ("node.id", SettingType.INT, broker_id, "--broker-id"),
-        ("log.dir", SettingType.STRING, broker.store_url, "--store"),
-        ("log.dirs", SettingType.STRING, broker.store_url, "--store"),
+        ("log.dir", SettingType.STRING, broker.store.url, "--store"),
+        ("log.dirs", SettingType.STRING, broker.store.url, "--store"),
     ):
         setting = _setting(name, kind, None, f"Set by {doc} of `tidelog server`.")
         yield _entry(setting, value, SettingSource.STATIC_BROKER)

@@ -57,7 +57,7 @@ async def alter_replica_log_dirs(
 
 
 def _moved(broker: ClusterServices, path: str, name: str, number: int) -> ErrorCode:
-    if path != broker.store_url:
+    if path != broker.store.url:
         return ErrorCode.LOG_DIR_NOT_FOUND
     place = _place(broker.metadata.state, name, number)
     if place is None:

@@ -6,7 +6,7 @@ Each may be given for one listener, as `listener.name.NAME.SETTING`.
 from __future__ import annotations
 
 from tidelog.broker.settings.kinds import AtLeast, ListOf, OneOf, Setting, SettingType
-from tidelog.broker.settings.tables.columns import ANY, INT, LIST, NONE, STRING
+from tidelog.broker.settings.tables.columns import ANY, INT, LIST, LONG, NONE, STRING
 
 PASSWORD = SettingType.PASSWORD
 
@@ -39,6 +39,19 @@ TLS_SETTINGS: tuple[Setting, ...] = (
 )
 
 AUTHENTICATION_SETTINGS: tuple[Setting, ...] = (
+    Setting("sasl.enabled.mechanisms", LIST, (),
+        ListOf(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")),
+        "The mechanisms by which clients authenticate.", kafka_default="GSSAPI",
+        per_listener=True),
+    Setting("sasl.server.max.receive.size", INT, 524288, AtLeast(1),
+        "The largest request before and during authentication.", per_listener=True),
+    Setting("connection.failed.authentication.delay.ms", INT, 100, AtLeast(0),
+        "How long the broker waits before it answers a failed authentication and closes the"
+        " connection.", per_listener=True),
+    Setting("connections.max.reauth.ms", LONG, 0, AtLeast(0),
+        "How long an authentication holds. Then the client authenticates again (KIP-368), or its"
+        " connection is closed at its next request. 0: as long as the client's credentials.",
+        per_listener=True),
     Setting("authentication.timeout.ms", INT, 10_000, AtLeast(1),
         "How long a client may take for its TLS handshake, and again for its authentication by"
         " SASL. Tidelog's own."),

@@ -35,6 +35,8 @@ ACL_VERSION = 4
 """Brokers from this version on know `AclsChanged`, and its rules if they have an authorizer."""
 LISTENERS_VERSION = 5
 """Brokers from this version on know `ListenersRegistered`."""
+CREDENTIALS_VERSION = LISTENERS_VERSION
+"""Brokers from this version on know `CredentialsChanged`."""
 BROKER_VERSION = LISTENERS_VERSION
 """What this Tidelog's brokers can do."""
 SESSION_TIMEOUT_MS = 9000
@@ -225,6 +227,14 @@ class AclsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class CredentialsChanged:
+    """The object at `key` holds the verifiers of all users. It takes the place of `previous`."""
+
+    key: str
+    previous: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OpenedTenures:
     """Partitions of one topic whose opening image at `leader_epoch` is durable."""
 
@@ -322,6 +332,7 @@ Record: TypeAlias = (
     | IncarnationsForgotten
     | ConfigsChanged
     | AclsChanged
+    | CredentialsChanged
     | TenuresOpened
     | PartitionMoved
     | LossAccepted
@@ -346,6 +357,7 @@ RECORD_TYPES: Mapping[str, type[Record]] = {
         IncarnationsForgotten,
         ConfigsChanged,
         AclsChanged,
+        CredentialsChanged,
         TenuresOpened,
         PartitionMoved,
         LossAccepted,

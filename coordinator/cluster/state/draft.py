@@ -65,6 +65,7 @@ class Draft:
         self.deleted = _Table(state.deleted)
         self.overrides = _Table(state.overrides)
         self.acls = state.acls
+        self.credentials = state.credentials
         self.next_producer_id = state.next_producer_id
         self.losses = state.losses
         self.lost_entries = state.lost_entries
@@ -82,6 +83,7 @@ class Draft:
             deleted=self.deleted.view,
             overrides=self.overrides.view,
             acls=self.acls,
+            credentials=self.credentials,
             next_producer_id=self.next_producer_id,
             losses=self.losses,
             lost_entries=self.lost_entries,

@@ -69,6 +69,8 @@ class ClusterState:
     """The overrides of brokers, the cluster and groups; a topic carries its own."""
     acls: AclTable = NO_RULES
     """The access control rules. The same object until they change."""
+    credentials: str | None = None
+    """The key of the object that holds the verifiers of all users."""
     next_producer_id: ProducerId = FIRST_PRODUCER_ID
     losses: tuple[LossAccepted, ...] = ()
     """The losses of records that operators accepted, in order; kept for ever."""

@@ -42,7 +42,9 @@ SNAPSHOT_FORMAT = 7
 """The newest format that this Tidelog reads."""
 BASE_FORMAT = 4
 """Brokers have `rack` and `version`; tenures say where the one before ended."""
-FORMAT_OF_MEMBER: Mapping[str, int] = MappingProxyType({"draining": 5, "acls": 6, "listeners": 7})
+FORMAT_OF_MEMBER: Mapping[str, int] = MappingProxyType(
+    {"draining": 5, "acls": 6, "listeners": 7, "credentials": 7}
+)
 """The members that a snapshot has only while they are not empty, and the formats that have them.
 
 So releases without such a member read the snapshots of clusters that do not use it.
@@ -102,6 +104,7 @@ class _Snapshot:
     draining: tuple[Epoch, ...] = ()
     acls: tuple[AclRule, ...] = ()
     listeners: tuple[_Listeners, ...] = ()
+    credentials: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,7 @@ def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
                 if info.endpoints
             ]
         ),
+        credentials=state.credentials,
     )
     topics = [_encode_topic(topic) for topic in state.topics.values()]
     body = {**to_json(snapshot), "topics": topics}
@@ -200,6 +204,7 @@ def decode_snapshot(key: str, data: Buffer) -> ClusterState:
         retired=retired,
         overrides={(each.scope, each.name): each.overrides for each in snapshot.overrides},
         acls=NO_RULES.changed(snapshot.acls, ()),
+        credentials=snapshot.credentials,
         next_producer_id=snapshot.next_producer_id,
         deleted={each.topic_id: each.sequence for each in snapshot.deleted},
         checksum=snapshot.checksum,

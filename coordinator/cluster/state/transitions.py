@@ -9,6 +9,7 @@ from uuid import UUID
 
 from tidelog.coordinator.cluster.records.cluster_id import is_cluster_id
 from tidelog.coordinator.cluster.records.codec import INTEGER_MAX
+from tidelog.coordinator.cluster.records.credentials import CREDENTIALS_PREFIX
 from tidelog.coordinator.cluster.records.records import (
     ALONE_VERSION,
     AclsChanged,
@@ -17,6 +18,7 @@ from tidelog.coordinator.cluster.records.records import (
     ClusterCreated,
     ConfigsChanged,
     ConfigScope,
+    CredentialsChanged,
     DrainChanged,
     IncarnationRetired,
     IncarnationsForgotten,
@@ -104,6 +106,8 @@ def _check_without_author(state: ClusterState, records: Sequence[Record]) -> Non
     if isinstance(last, ListenersRegistered) and others:
         *others, last = others
     if isinstance(last, LogEndAccepted) and not others:
+        return
+    if isinstance(last, CredentialsChanged) and not others and state.sequence == 0:
         return
     if not isinstance(last, BrokerRegistered):
         raise InvalidRecord(last, "its author is not registered")
@@ -366,6 +370,16 @@ def _acls_changed(draft: Draft, record: AclsChanged) -> None:
     draft.acls = known.changed(record.created, record.deleted)
 
 
+def _credentials_changed(draft: Draft, record: CredentialsChanged) -> None:
+    if not record.key.startswith(CREDENTIALS_PREFIX):
+        raise InvalidRecord(record, f"{record.key!r} is not below {CREDENTIALS_PREFIX}")
+    if record.previous != draft.credentials:
+        raise InvalidRecord(
+            record, f"the credentials are {draft.credentials}, and it replaces {record.previous}"
+        )
+    draft.credentials = record.key
+
+
 def _tenures_opened(draft: Draft, record: TenuresOpened) -> None:
     for group in record.opened:
         topic = draft.topic(group.topic_id, record)
@@ -495,6 +509,7 @@ _TRANSITIONS: Mapping[type[Record], Callable[[Draft, Any], None]] = {
     IncarnationsForgotten: _incarnations_forgotten,
     ConfigsChanged: _configs_changed,
     AclsChanged: _acls_changed,
+    CredentialsChanged: _credentials_changed,
     TenuresOpened: _tenures_opened,
     PartitionMoved: _partition_moved,
     LossAccepted: _loss_accepted,

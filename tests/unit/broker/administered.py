@@ -97,11 +97,14 @@ class NothingToOpen:
 class AdministeredBroker:
     """What handlers may use, around a metadata log of its own."""
 
-    store_url = "memory://"
-
     def __init__(
-        self, metadata: MetadataLog, incarnation: Incarnation, settings: BrokerSettings
+        self,
+        metadata: MetadataLog,
+        incarnation: Incarnation,
+        settings: BrokerSettings,
+        store: ObjectStore,
     ) -> None:
+        self.store = store
         self.metadata = metadata
         self.renewal = Renewal(metadata)
         self.incarnation = incarnation
@@ -191,7 +194,7 @@ async def new_broker(
     )
     epoch = Epoch(await metadata.append(None, lambda _: (record,)))
     return AdministeredBroker(
-        metadata, Incarnation(BrokerId(broker_id), epoch), BrokerSettings.of(**settings)
+        metadata, Incarnation(BrokerId(broker_id), epoch), BrokerSettings.of(**settings), store
     )
 
 

@@ -12,6 +12,8 @@ from typing import Any, TypeVar, cast
 
 import uvloop
 
+from tidelog.broker.authentication.attempt import SaslTerms
+from tidelog.broker.authentication.sessions import Sessions
 from tidelog.broker.authentication.tls import ListenerTls
 from tidelog.broker.dispatch.dispatcher import Dispatcher, Handler
 from tidelog.broker.dispatch.long_requests import LongRequests
@@ -127,6 +129,7 @@ async def serving(
     clock: object = None,
     descriptors_max: int | None = None,
     protocol: str = "PLAINTEXT",
+    sasl: Mapping[str, SaslTerms] | None = None,
     **settings: object,
 ) -> AsyncIterator[Loopback]:
     """A server with these handlers and settings, closed in the end."""
@@ -136,6 +139,7 @@ async def serving(
         metrics=metrics,
         clock=clock or SystemClock(),
         durable=_durable,
+        sessions=Sessions(),
     )
     config = replace(LOOPBACK, protocol=SecurityProtocol(protocol))
     tls = {}
@@ -147,7 +151,14 @@ async def serving(
     dispatcher = dispatcher_of(handlers, metrics)
     address = await ReservedAddress.of(SocketNetwork(), config)
     server = KafkaServer(
-        cast(Services, services), dispatcher, answers, limits, lambda _: None, [address], tls
+        cast(Services, services),
+        dispatcher,
+        answers,
+        limits,
+        lambda _: None,
+        [address],
+        tls,
+        sasl or {},
     )
     await server.start()
     loopback = Loopback(server, address.address, metrics)

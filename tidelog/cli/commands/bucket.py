@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from dataclasses import asdict
@@ -11,6 +12,13 @@ import click
 
 from tidelog.cli.broker_client import json_option
 from tidelog.cli.exits import INCONSISTENT, REFUSED
+from tidelog.cli.scram_options import NewCredential, ScramOption, new_salt
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.log.credential_files import change_credentials
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.entropy import SystemEntropy
+from tidelog.errors import Refused
+from tidelog.storage.stores.location import open_store
 
 if TYPE_CHECKING:
     from tidelog.storage.stores.s3.bucket_admin import BucketReport
@@ -25,17 +33,61 @@ def bucket() -> None:
 
 @bucket.command()
 @click.argument("url")
+@click.option(
+    "--add-scram",
+    "credentials",
+    type=ScramOption(),
+    multiple=True,
+    help="A first user, so that the cluster begins closed. May be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def create(url: str, as_json: bool) -> None:
-    """Create the bucket of s3://BUCKET/PREFIX, and the rule that ends incomplete uploads."""
+def create(url: str, credentials: tuple[NewCredential, ...], as_json: bool) -> None:
+    """Create the bucket of s3://BUCKET/PREFIX, and the rule that ends incomplete uploads.
+
+    With --add-scram, also create the cluster in it, with these users. Then URL may be a folder.
+    """
     from tidelog.storage.stores.s3.bucket_admin import create_bucket
 
-    done = create_bucket(url)
+    facts: dict[str, object] = {}
+    if not (credentials and url.startswith("file://")):
+        done = create_bucket(url)
+        facts = asdict(done)
+        if not as_json:
+            print(f"bucket {done.bucket}: {'created' if done.created else 'exists already'}")
+            print(f"rule that ends incomplete uploads: {done.upload_rule}")
+    if credentials:
+        facts["cluster"] = asyncio.run(_found_cluster(url, credentials))
+        facts["users"] = sorted({each.user for each in credentials})
+        if not as_json:
+            print(f"cluster {facts['cluster']}: created with {len(credentials)} credentials")
     if as_json:
-        print(json.dumps(asdict(done)))
-        return
-    print(f"bucket {done.bucket}: {'created' if done.created else 'exists already'}")
-    print(f"rule that ends incomplete uploads: {done.upload_rule}")
+        print(json.dumps(facts))
+
+
+async def _found_cluster(url: str, credentials: tuple[NewCredential, ...]) -> str:
+    """Create the cluster with its first users; its id. Refused if the cluster has begun.
+
+    A death after the first entry leaves a cluster without users: the same command goes on there.
+    """
+    clock, entropy = SystemClock(), SystemEntropy()
+    store = open_store(url, clock, entropy)
+    try:
+        log = await MetadataLog.open(store, clock, entropy, create=True)
+        try:
+            if log.state.sequence > 0:
+                raise Refused(
+                    f"{url} holds a cluster that has begun. Nothing was changed. Add users with:"
+                    " tidelog users add"
+                )
+            added = {(each.user, each.mechanism): each.verifier(new_salt()) for each in credentials}
+            await change_credentials(
+                log, store, entropy, None, lambda present: present.changed((), added)
+            )
+            return log.state.cluster_id
+        finally:
+            await log.close()
+    finally:
+        await store.close()
 
 
 @bucket.command()

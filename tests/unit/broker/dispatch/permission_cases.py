@@ -29,7 +29,7 @@ from tidelog.protocol.schemas import (
 )
 from tidelog.protocol.schemas.cluster import configs, metadata, quorum, replicas, topics
 from tidelog.protocol.schemas.own import adopt, drains, flush, metadata_moved, rebalance
-from tidelog.protocol.schemas.security import acls
+from tidelog.protocol.schemas.security import acls, scram
 
 TOPIC, GROUP, TRANSACTION = "flights", "pilots", "booking"
 TOPIC_ID = UUID(int=1)
@@ -318,6 +318,18 @@ CASES: Final = [
         ),
         (0, 2),
         (DESCRIBE,),
+    ),
+    Case(
+        scram.DescribeUserScramCredentialsRequest(users=[scram.UserName(name="alice")]),
+        (0, 0),
+        (DESCRIBE,),
+    ),
+    Case(
+        scram.AlterUserScramCredentialsRequest(
+            deletions=[scram.ScramCredentialDeletion(name="alice", mechanism=1)]
+        ),
+        (0, 0),
+        (ALTER,),
     ),
     Case(
         replicas.ElectLeadersRequest(

@@ -128,7 +128,7 @@ def test_what_kafka_lists_of_a_broker_beside_its_settings_is_told_and_not_taken(
             "broker.id": "1",
             "log.dirs": "memory://",
             "ssl.keystore.password": None,
-            "sasl.enabled.mechanisms": None,
+            "sasl.enabled.mechanisms": "",
             "remote.log.storage.system.enable": "false",
             "quota.window.num": "11",
             "controller.quorum.fetch.timeout.ms": "2000",

@@ -57,10 +57,10 @@ async def move(
 def test_the_bucket_is_the_only_log_directory_to_move_to(version: int) -> None:
     async def story(broker: AdministeredBroker) -> None:
         await create(broker, topic("t"))
-        found = await move(broker, broker.store_url, "t", 0, 1, version=version)
+        found = await move(broker, broker.store.url, "t", 0, 1, version=version)
         assert found == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert await move(broker, "/var/kafka", "t", 0) == [ErrorCode.LOG_DIR_NOT_FOUND]
-        missing = await move(broker, broker.store_url, "nowhere", 0)
+        missing = await move(broker, broker.store.url, "nowhere", 0)
         assert missing == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
     administer(story)
@@ -116,7 +116,7 @@ def test_a_partition_that_cannot_be_given_away_stays() -> None:
         assert code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert message is not None
         assert "try again" in message
-        assert await move(second, second.store_url, "t", 0) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+        assert await move(second, second.store.url, "t", 0) == [ErrorCode.REPLICA_NOT_AVAILABLE]
         for broker in (first, second):
             await broker.metadata.close()
 

@@ -24,6 +24,7 @@ from tidelog.broker.fairness.request_memory import RequestMemory
 from tidelog.broker.handlers.request_context import CloseConnection, RequestContext
 from tidelog.broker.network.connection import ServedConnection
 from tidelog.broker.telemetry.metrics import BrokerMetrics
+from tidelog.principal import Principal
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.headers import decode_correlation_id
 from tidelog.protocol.schemas.cluster.metadata import MetadataRequest
@@ -223,6 +224,29 @@ def test_what_is_advertised_is_what_is_served_and_produce_from_0_on() -> None:
     assert listed == {0: (0, 13), 1: (4, 17), 3: (0, 13), 12: (0, 4), 18: (0, 4)}
 
 
-def test_a_handler_without_versions_to_advertise_is_refused() -> None:
+def test_a_handler_without_versions_to_advertise_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = {ApiKey.API_VERSIONS: (0, 4)}
+    monkeypatch.setattr("tidelog.broker.dispatch.dispatcher.ADVERTISED", few)
     with pytest.raises(ValueError, match="SaslHandshake"):
         dispatcher_of({ApiKey.SASL_HANDSHAKE: never}, BrokerMetrics())
+
+
+def test_a_connection_whose_authentication_has_expired_serves_its_renewal_alone() -> None:
+    connection = new_connection()
+    connection.expire()
+    feed(connection, metadata_frame())
+    with pytest.raises(CloseConnection, match="does not authenticate again") as refused:
+        connection.next_request()
+    assert refused.value.reason == "session_expired"
+
+
+def test_a_renewed_connection_serves_everything_as_its_client() -> None:
+    connection = new_connection()
+    connection.expire()
+    connection.renew(connection.client._replace(principal=Principal("alice", ("ops",))))
+    feed(connection, metadata_frame())
+    opened = taken_by(connection).opened
+    assert opened is not None
+    assert opened.context.principal == Principal("alice", ("ops",))

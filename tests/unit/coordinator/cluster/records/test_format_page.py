@@ -14,6 +14,10 @@ from tidelog.coordinator.cluster.records.bucket_format import (
     READER_VERSION,
     WRITER_VERSION,
 )
+from tidelog.coordinator.cluster.records.credentials import (
+    decode_credentials,
+    encode_credentials,
+)
 from tidelog.coordinator.cluster.records.records import RECORD_TYPES, decode_entry, encode_entry
 from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot, encode_snapshot
@@ -25,7 +29,8 @@ EXAMPLES = [text.encode() for text in re.findall(r"```json\n(.*?\n)```", PAGE)]
 
 
 def test_the_examples_are_objects_as_we_write_them() -> None:
-    entry, snapshot, lease, marks = EXAMPLES
+    entry, snapshot, credentials, lease, marks, _survey = EXAMPLES
+    assert encode_credentials(decode_credentials("k", credentials)) == credentials
     assert encode_entry(decode_entry("k", entry)) == entry
     assert encode_lease(decode_lease(lease_key(BrokerId(1)), lease)) == lease
     assert encode_snapshot(decode_snapshot("k", snapshot), 1_700_000_000_123) == snapshot

@@ -25,6 +25,7 @@ from tidelog.coordinator.cluster.records.records import (
     ClusterCreated,
     ConfigsChanged,
     ConfigScope,
+    CredentialsChanged,
     DrainChanged,
     Endpoint,
     EntryRange,
@@ -102,6 +103,9 @@ def drain(epoch: int, *, draining: bool = True) -> DrainChanged:
     return DrainChanged(Epoch(epoch), draining)
 
 
+USERS = "cluster/credentials/a.json"
+
+
 def listeners(names: tuple[str, ...] = ("A",), port: int = 9092) -> ListenersRegistered:
     return ListenersRegistered(
         tuple([Endpoint(name, "PLAINTEXT", "b3.example", port) for name in names])
@@ -121,6 +125,9 @@ REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], s
     ("registered by another", harbour, 2, [registered(1)], "incarnation 1-1 is not fenced"),
     ("two in an entry", founded, None, [registered(1), registered(2)], "only fence its own"),
     ("two by an author", harbour, 1, [registered(3), registered(4)], "already registers"),
+    ("first users, late", harbour, None, [CredentialsChanged(USERS)], "not registered"),
+    ("no object of users", harbour, 1, [CredentialsChanged("x")], "'x' is not below cluster/cred"),
+    ("other users", harbour, 1, [CredentialsChanged(USERS, USERS)], "the credentials are None"),
     ("listeners of none", harbour, 1, [listeners()], "registers no broker before it"),
     ("listeners alone", founded, None, [listeners()], "not registered"),
     ("listeners first", founded, None, [listeners(), registered(3)], "only fence its own"),
@@ -457,3 +464,12 @@ def test_a_broker_is_known_by_its_listeners() -> None:
     assert plain is not None
     assert plain.endpoint("PLAINTEXT") == Endpoint("PLAINTEXT", "PLAINTEXT", "b1.example", 9092)
     assert plain.endpoint("CLIENT") is None
+
+
+def test_a_cluster_may_begin_with_its_users() -> None:
+    state = after(founded(), None, CredentialsChanged(USERS))
+    assert state.credentials == USERS
+    replaced = after(
+        after(state, None, registered(1)), 2, CredentialsChanged("cluster/credentials/b", USERS)
+    )
+    assert replaced.credentials == "cluster/credentials/b"

@@ -23,6 +23,7 @@ from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     ConfigsChanged,
     ConfigScope,
+    CredentialsChanged,
     DrainChanged,
     Endpoint,
     EntryRange,
@@ -129,6 +130,12 @@ def test_only_a_snapshot_with_listeners_is_refused_by_releases_without_them() ->
     assert decode_snapshot(KEY, encode_snapshot(state, 5)) == state
     members = json.loads(encode_snapshot(after(state, 1, BrokerFenced(Epoch(2))), 5))
     assert members["format"] == 7
+
+
+def test_the_object_of_the_users_is_named_in_a_snapshot_of_the_newest_format() -> None:
+    state = after(harbour(), 1, CredentialsChanged("cluster/credentials/a.json"))
+    assert json.loads(encode_snapshot(state, 5))["format"] == 7
+    assert decode_snapshot(KEY, encode_snapshot(state, 5)) == state
 
 
 def test_the_log_goes_on_from_a_snapshot_as_from_the_state() -> None:

@@ -1,0 +1,401 @@
+"""A connection before its client has authenticated: what it may send, how much, how long."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+import scramp
+
+from tests.unit.broker.authentication.test_tls import until
+from tests.unit.broker.loopback import Client, Loopback, run, serving
+from tidelog.broker.authentication.mechanisms import ReadCredentials
+from tidelog.broker.authentication.sasl import sasl_terms
+from tidelog.broker.handlers.authentication import sasl_authenticate, sasl_handshake
+from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.records.credentials import Credentials
+from tidelog.entropy import SeededEntropy
+from tidelog.errors import InvalidConfiguration
+from tidelog.offload import InlineOffload
+from tidelog.protocol.api import ApiKey
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.message import Response
+from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.schemas.cluster.metadata import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from tidelog.protocol.schemas.security.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from tidelog.scram import ScramMechanism, salted_password, verifier
+from tidelog.storage.object_store import StoreNotApplied
+
+LOOPS = ("uvloop", "asyncio")
+SALT = bytes(range(20))
+
+
+def verified(name: str, password: str, mechanism: ScramMechanism, iterations: int = 4096) -> Any:
+    salted = salted_password(mechanism, password, SALT, iterations)
+    return {(name, mechanism): verifier(mechanism, salted, SALT, iterations)}
+
+
+CREDENTIALS = Credentials(
+    b"decoy",
+    {
+        **verified("alice", "secret", ScramMechanism.SCRAM_SHA_256, 5000),
+        **verified("bob", "builder", ScramMechanism.SCRAM_SHA_512),
+    },
+)
+
+
+async def known() -> Credentials:
+    return CREDENTIALS
+
+
+async def told(_b: object, _r: object, context: RequestContext) -> Response:
+    return DescribeClusterResponse(cluster_id=str(context.principal))
+
+
+def of_sessions(handler: Any) -> Any:
+    return lambda services, request, context: handler(services.sessions, request, context)
+
+
+@asynccontextmanager
+async def closed(
+    credentials: ReadCredentials = known, **settings: object
+) -> AsyncIterator[Loopback]:
+    """A server whose clients authenticate."""
+    settings = {
+        "sasl_enabled_mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "connection_failed_authentication_delay_ms": 0,
+    } | settings
+    terms = sasl_terms(
+        "PLAINTEXT",
+        BrokerSettings.of(**settings),
+        credentials,
+        InlineOffload(),
+        SystemClock(),
+        SeededEntropy(1),
+    )
+    handlers = {
+        ApiKey.DESCRIBE_CLUSTER: told,
+        ApiKey.SASL_HANDSHAKE: of_sessions(sasl_handshake),
+        ApiKey.SASL_AUTHENTICATE: of_sessions(sasl_authenticate),
+    }
+    async with serving(handlers, sasl={"PLAINTEXT": terms}, **settings) as broker:
+        yield broker
+
+
+async def handshake(client: Client, mechanism: str = "PLAIN", version: int = 1) -> int:
+    request = SaslHandshakeRequest(mechanism=mechanism)
+    return (await client.ask(request, SaslHandshakeResponse, version)).error_code
+
+
+async def authenticate(client: Client, token: bytes) -> SaslAuthenticateResponse:
+    request = SaslAuthenticateRequest(auth_bytes=token)
+    return await client.ask(request, SaslAuthenticateResponse, 2)
+
+
+async def plain(client: Client, text: str = "\0alice\0secret") -> SaslAuthenticateResponse:
+    await handshake(client)
+    return await authenticate(client, text.encode())
+
+
+async def principal(client: Client) -> str:
+    return (await client.ask(DescribeClusterRequest(), DescribeClusterResponse, 0)).cluster_id
+
+
+def closings(broker: Loopback, reason: str) -> Callable[[], bool]:
+    return lambda: broker.metrics.connections_closed.of(reason).value == 1
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_client_asks_for_versions_authenticates_and_is_served_as_itself(loop: str) -> None:
+    async def story() -> None:
+        async with closed() as broker:
+            client = await broker.connect()
+            versions = await client.ask(ApiVersionsRequest(), ApiVersionsResponse, 0)
+            assert ApiKey.DESCRIBE_CLUSTER in {each.api_key for each in versions.api_keys}
+            answer = await plain(client)
+            assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
+            for _ in range(3):
+                assert await principal(client) == "User:alice"
+
+    run(story(), loop)
+
+
+def test_versions_that_a_newer_client_asks_for_are_told() -> None:
+    async def story() -> None:
+        async with closed() as broker:
+            client = await broker.connect()
+            frame = struct.pack(">hhihb", ApiKey.API_VERSIONS, 99, 7, -1, 0)
+            client.writer.write(struct.pack(">i", len(frame)) + frame)
+            _, answer = await client.receive(ApiVersionsResponse, 0)
+            assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+            assert (await plain(client)).error_code == 0
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "reason"),
+    [
+        (DescribeClusterRequest(), 0, "illegal_sasl_state"),
+        (SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 2, "illegal_sasl_state"),
+    ],
+)
+def test_anything_else_closes_the_connection_unanswered(
+    request_: Any, version: int, reason: str
+) -> None:
+    async def story() -> None:
+        async with closed() as broker:
+            client = await broker.connect()
+            client.send(request_, version)
+            assert await client.closed()
+            await until(closings(broker, reason))
+
+    run(story())
+
+
+def test_a_mechanism_that_is_not_enabled_is_told_the_list_and_closed() -> None:
+    async def story() -> None:
+        async with closed(sasl_enabled_mechanisms="SCRAM-SHA-512") as broker:
+            client = await broker.connect()
+            request = SaslHandshakeRequest(mechanism="PLAIN")
+            answer = await client.ask(request, SaslHandshakeResponse, 1)
+            assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            assert answer.mechanisms == ["SCRAM-SHA-512"]
+            assert await client.closed()
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        ("\0alice\0wrong", "Authentication failed: Invalid username or password"),
+        ("\0mallory\0secret", "Authentication failed: Invalid username or password"),
+        ("\0\0secret", "Authentication failed: username not specified"),
+        ("\0alice\0", "Authentication failed: password not specified"),
+        ("alice\0secret", "Invalid SASL/PLAIN response: expected 3 tokens, got 2"),
+        ("bob\0alice\0secret", "Authentication failed: Client requested an authorization id"),
+    ],
+)
+def test_plain_is_refused_in_kafkas_words(token: str, why: str) -> None:
+    async def story() -> None:
+        async with closed() as broker:
+            client = await broker.connect()
+            answer = await plain(client, token)
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert (answer.error_message or "").startswith(why)
+            assert await client.closed()
+            await until(closings(broker, "authentication_failed"))
+
+    run(story())
+
+
+def scram_client(user: str, password: str, mechanism: str) -> Any:
+    return scramp.ScramClient([mechanism], user, password, c_nonce="abcdef")
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_an_unknown_user_gets_the_same_salt_each_time_and_the_form_of_others(
+    mechanism: str,
+) -> None:
+    async def first_answer(broker: Loopback, user: str) -> dict[str, str]:
+        client = await broker.connect()
+        await handshake(client, mechanism)
+        sent = scram_client(user, "x", mechanism).get_client_first()
+        answer = await authenticate(client, sent.encode())
+        assert answer.error_code == 0
+        parts = bytes(answer.auth_bytes).decode().split(",")
+        return {part[0]: part[2:] for part in parts}
+
+    async def story() -> None:
+        name = "alice" if mechanism == "SCRAM-SHA-256" else "bob"
+        async with closed() as broker:
+            mine = await first_answer(broker, name)
+            unknown = await first_answer(broker, "mallory")
+            again = await first_answer(broker, "mallory")
+            other = await first_answer(broker, "trudy")
+            assert unknown["s"] == again["s"] != other["s"]
+            assert len(unknown["s"]) == len(mine["s"])
+            assert unknown["i"] == mine["i"]
+            assert unknown["r"] != again["r"], "the server's nonce is new each time"
+
+    run(story())
+
+
+def test_messages_of_scram_cannot_be_replayed() -> None:
+    async def story() -> None:
+        async with closed() as broker:
+            client = await broker.connect()
+            machine = scram_client("alice", "secret", "SCRAM-SHA-256")
+            first = machine.get_client_first().encode()
+            await handshake(client, "SCRAM-SHA-256")
+            machine.set_server_first(bytes((await authenticate(client, first)).auth_bytes).decode())
+            final = machine.get_client_final().encode()
+            machine.set_server_final(bytes((await authenticate(client, final)).auth_bytes).decode())
+            assert await principal(client) == "User:alice"
+            thief = await broker.connect()
+            await handshake(thief, "SCRAM-SHA-256")
+            assert (await authenticate(thief, first)).error_code == 0
+            answer = await authenticate(thief, final)
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    run(story())
+
+
+def test_an_old_client_exchanges_bare_messages() -> None:
+    """SaslHandshake version 0: no headers of Kafka around the mechanism's messages."""
+
+    async def story() -> None:
+        async with closed() as broker:
+            client = await broker.connect()
+            assert await handshake(client, version=0) == 0
+            token = b"\0alice\0secret"
+            client.writer.write(struct.pack(">i", len(token)) + token)
+            assert await client.receive_frame() == b""
+            assert await principal(client) == "User:alice"
+            wrong = await broker.connect()
+            assert await handshake(wrong, version=0) == 0
+            wrong.writer.write(struct.pack(">i", 3) + b"\0a\0")
+            assert await wrong.closed()
+
+    run(story())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_requests_behind_the_last_message_are_served(loop: str) -> None:
+    async def story() -> None:
+        async with closed() as broker:
+            client = await broker.connect()
+            await handshake(client)
+            client.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 2)
+            client.send(DescribeClusterRequest(), 0)
+            client.writer.write(b"\0\0")
+            _, answer = await client.receive(SaslAuthenticateResponse, 2)
+            assert answer.error_code == 0
+            _, served = await client.receive(DescribeClusterResponse, 0)
+            assert served.cluster_id == "User:alice"
+
+    run(story(), loop)
+
+
+def test_large_frames_and_many_requests_are_refused() -> None:
+    async def story() -> None:
+        async with closed(sasl_server_max_receive_size=1000) as broker:
+            client = await broker.connect()
+            client.writer.write(struct.pack(">i", 1001))
+            assert await client.closed()
+            hasty = await broker.connect()
+            for _ in range(20):
+                hasty.send(ApiVersionsRequest(), 0)
+            await hasty.reader.read()
+            await until(lambda: broker.metrics.connections_closed.of("malformed").value == 2)
+
+    run(story())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_client_that_does_not_authenticate_has_a_deadline_and_gives_way(loop: str) -> None:
+    async def story() -> None:
+        async with closed(authentication_timeout_ms=50) as broker:
+            client = await broker.connect()
+            await handshake(client)
+            assert await client.closed()
+            await until(closings(broker, "authentication_late"))
+        async with closed(max_connections=2) as broker:
+            silent = [await broker.connect() for _ in range(2)]
+            client = await broker.connect()
+            assert (await plain(client)).error_code == 0
+            assert await principal(client) == "User:alice"
+            assert await silent[0].closed()
+
+    run(story(), loop)
+
+
+def test_credentials_that_cannot_be_read_close_the_connection_without_a_verdict() -> None:
+    async def unreadable() -> Credentials:
+        raise StoreNotApplied("cluster/credentials/a", "the store is away")
+
+    async def story() -> None:
+        async with closed(unreadable) as broker:
+            client = await broker.connect()
+            await handshake(client)
+            client.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 2)
+            assert await client.closed()
+            await until(closings(broker, "credentials_unavailable"))
+
+    run(story())
+
+
+def test_a_client_whose_authentication_has_expired_renews_it_or_is_closed() -> None:
+    async def story() -> None:
+        async with closed(connections_max_reauth_ms=1) as broker:
+            diligent, idle = await broker.connect(), await broker.connect()
+            for client in (diligent, idle, diligent, diligent):
+                answer = await plain(client)
+                assert (answer.error_code, answer.session_lifetime_ms) == (0, 1)
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    await principal(idle)
+            await until(closings(broker, "session_expired"))
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "token", "why"),
+    [
+        ("PLAIN", "\0bob\0builder", "Cannot change principals during re-authentication"),
+        ("PLAIN", "\0alice\0wrong", "Authentication failed: Invalid username or password"),
+        ("SCRAM-SHA-256", "n,,n=alice,r=x", "is not supported for re-authentication of mechanism"),
+    ],
+)
+def test_another_client_cannot_take_a_connection_over(mechanism: str, token: str, why: str) -> None:
+    async def story() -> None:
+        async with closed() as broker:
+            client = await broker.connect()
+            assert (await plain(client)).error_code == 0
+            assert await handshake(client, mechanism) == 0
+            answer = await authenticate(client, token.encode())
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert why in (answer.error_message or "")
+            assert await client.closed()
+
+    run(story())
+
+
+def test_a_token_out_of_turn_is_an_illegal_state() -> None:
+    async def story() -> None:
+        async with closed() as broker:
+            client = await broker.connect()
+            await plain(client)
+            answer = await authenticate(client, b"\0alice\0secret")
+            assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+            assert await principal(client) == "User:alice"
+
+    run(story())
+
+
+def test_a_listener_without_mechanisms_is_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match="listener CLIENTS has no mechanism: set sasl"):
+        sasl_terms(
+            "CLIENTS",
+            BrokerSettings(),
+            known,
+            InlineOffload(),
+            SystemClock(),
+            SeededEntropy(1),
+        )
