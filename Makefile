@@ -12,7 +12,7 @@ WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n 
 # What more to tell pytest: make unit PYTEST="-k fencing -x"
 PYTEST ?=
 LONG := integration or compat or spark or spark_cluster or chaos or chaos_cluster or moves or attack or slow
-CODE := tidelog storage wal coordinator broker spark_source localstack tests benchmarks scripts scripts/typing-links
+CODE := tidelog storage wal coordinator broker spark_source localstack examples tests benchmarks scripts scripts/typing-links
 
 # The same order of sets in every process: a simulation's seed replays, test processes agree on names.
 export PYTHONHASHSEED ?= 0
@@ -47,6 +47,7 @@ help: ## This list
 
 .PHONY: venv
 venv: .venv/.installed-test ## Create .venv with everything that `test` and `demo` need
+	@$(PY) scripts/typing-links
 
 .PHONY: demo
 demo: venv ## Real flights through three brokers, one is killed; topics derived exactly once, read as tables
@@ -71,17 +72,13 @@ lint: venv ## ruff: rules and format
 format: venv ## Format, and mend what ruff can mend
 	@$(PY) -m ruff check --fix --quiet $(wildcard $(CODE)); $(PY) -m ruff format $(wildcard $(CODE))
 
-.PHONY: links
-links: venv
-	@$(PY) scripts/typing-links
-
 .PHONY: types
-types: links ## mypy: strict over the package, typed bodies over tests and scripts
+types: venv ## mypy: strict over the package, typed bodies over tests and scripts
 	@$(PY) -m mypy --no-error-summary
 	@$(PY) -m mypy --no-error-summary $(wildcard tests benchmarks scripts)
 
 .PHONY: imports
-imports: links ## import-linter: who may import whom, which cores are pure
+imports: venv ## import-linter: who may import whom, which cores are pure
 	@cd build/typing && ../../.venv/bin/lint-imports --config ../../pyproject.toml \
 		--cache-dir ../../.import_linter_cache --no-logo
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.example_runs import late_flights_are_copied_once
 from tidelog.testing.broker import Broker
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,6 +28,10 @@ def test_the_sdks_page(broker: Broker, capsys: pytest.CaptureFixture[str]) -> No
     # One flight and two of a transaction, in the table and in DuckDB's count.
     assert "\n3\n" in capsys.readouterr().out
     assert {message.value for message in broker.read("upper")} >= {b"A", b"B"}
+
+
+def test_the_application_that_copies_late_flights(broker: Broker) -> None:
+    late_flights_are_copied_once(broker.bootstrap)
 
 
 def test_the_readmes_quick_start(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
