@@ -16,6 +16,7 @@ from tidelog.broker.settings.settings import (
     check_dynamic_broker_configs,
     check_topic_configs,
     effective_topic_config,
+    suggested_setting,
 )
 from tidelog.coordinator.cluster.records.records import ConfigsChanged, ConfigScope
 from tidelog.coordinator.cluster.records.topics import topic_name_fault
@@ -175,7 +176,9 @@ def _applied(
         change.operation == ConfigOperation.DELETE and change.name in overrides
     ):
         raise ConfigRefused(
-            ErrorCode.INVALID_CONFIG, f"unknown {resource.kind} setting {change.name}"
+            ErrorCode.INVALID_CONFIG,
+            f"unknown {resource.kind} setting {change.name}:"
+            f" {suggested_setting(change.name, resource.table)}",
         )
     if change.operation == ConfigOperation.DELETE:
         return None

@@ -342,7 +342,9 @@ def parse_broker_setting(name: str, raw: object, origin: str) -> SettingValue:
     """The value of a broker setting. InvalidConfiguration names setting, source and remedy."""
     setting = _setting_of(name)
     if setting is None:
-        remedy = "it is a setting of topics" if name in TOPIC_TABLE else _suggestion(name)
+        remedy = "it is a setting of topics"
+        if name not in TOPIC_TABLE:
+            remedy = suggested_setting(name, BROKER_TABLE)
         raise InvalidConfiguration(f"unknown setting {name} ({origin}): {remedy}")
     try:
         return setting.parse(raw)
@@ -360,8 +362,9 @@ def _setting_of(name: str) -> Setting | None:
     return setting if setting is not None and setting.per_listener else None
 
 
-def _suggestion(name: str) -> str:
-    close = get_close_matches(name, BROKER_TABLE, n=1)
+def suggested_setting(name: str, known: Iterable[str]) -> str:
+    """The known name that is closest to a mistyped one, or where all are listed."""
+    close = get_close_matches(name, list(known), n=1)
     return f"did you mean {close[0]}?" if close else "docs/CONFIGURATION.md lists all settings"
 
 
@@ -375,7 +378,8 @@ def check_topic_configs(
     for name in overrides if changed is None else changed:
         setting = TOPIC_TABLE.get(name)
         if setting is None:
-            raise InvalidConfiguration(f"unknown topic setting {name}")
+            remedy = suggested_setting(name, TOPIC_TABLE)
+            raise InvalidConfiguration(f"unknown topic setting {name}: {remedy}")
         try:
             setting.parse(overrides[name])
         except InvalidValue as error:

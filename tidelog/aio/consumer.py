@@ -183,7 +183,7 @@ class Consumer:
     async def _reader(self) -> blocking.Consumer:
         """The consumer that reads, made at the first call; with a turn."""
         if self._is_closed:
-            raise Refused("the consumer is closed")
+            raise Refused("the consumer is closed; make a new one")
         await self._calls.idle()
         if self._made is None:
             await self._calls.run(self._make_once)

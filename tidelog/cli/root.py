@@ -33,6 +33,7 @@ COMMANDS = {
         "transactions",
         "produce",
         "consume",
+        "bench",
         "bucket",
         "fsck",
         "inspect",

@@ -260,7 +260,7 @@ class Consumer:
         The messages of the last call count as consumed.
         """
         if self._is_closed:
-            raise Refused("the consumer is closed")
+            raise Refused("the consumer is closed; make a new one")
         self._given.clear()
         self._store()
         deadline = CLOCK.monotonic() + timeout

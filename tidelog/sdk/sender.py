@@ -25,6 +25,7 @@ from tidelog.sdk.transactions import TransactionEnds
 
 FAILURES_MAX: Final = 64
 """Failures that a producer keeps for its next flush; it counts the others."""
+CLOSED: Final = "the producer is closed; make a new one"
 _ANY_PARTITION: Final = -1
 _NO_OPTIONS: Final[dict[str, Any]] = {}
 
@@ -107,7 +108,7 @@ class Sender:
     ) -> Produced:
         """The message that `offer` takes. Raises NotSerializable, Refused."""
         if self.is_closed:
-            raise Refused("the producer is closed")
+            raise Refused(CLOSED)
         if self.ends is not None and not self.ends.is_open:
             raise Refused(
                 f"transactional.id={self.transactional_id}: send within"
@@ -197,7 +198,7 @@ class Sender:
     def transaction_ends(self) -> TransactionEnds:
         """Raises Refused for a producer without transactions."""
         if self.is_closed:
-            raise Refused("the producer is closed")
+            raise Refused(CLOSED)
         if self.ends is None:
             raise Refused(
                 "this producer has no transactional.id: make it with"

@@ -436,7 +436,7 @@ def _plan_extension(
         raise TopicRefused(
             ErrorCode.INVALID_PARTITIONS,
             f"topic {topic.name} has {topic.partition_count} partitions; {wanted.count} would not "
-            "be an increase",
+            "be an increase: partitions are only added",
         )
     if wanted.count > PARTITIONS_PER_TOPIC_MAX:
         raise TopicRefused(

@@ -45,6 +45,8 @@ from tidelog.wal.recover.wal_reader import WalReader
 T = TypeVar("T")
 
 VIEW_ATTEMPTS_MAX = 10
+TOPICS_NAMED_MAX = 5
+"""Topics that the refusal of an absent one names."""
 _PAUSE_SECONDS = 0.1
 
 
@@ -119,7 +121,14 @@ class Bucket:
         """The topic of this name. Raises NoSuchTopic."""
         topic = self.state.topic_named(name)
         if topic is None:
-            raise NoSuchTopic(f"{self._access.store.url} has no topic {name}")
+            names = sorted(
+                each.name for each in self.state.topics.values() if not each.name.startswith("__")
+            )
+            some = ", ".join(names[:TOPICS_NAMED_MAX]) or "none"
+            more = ", ..." if len(names) > TOPICS_NAMED_MAX else ""
+            raise NoSuchTopic(
+                f"{self._access.store.url} has no topic {name}; its topics are {some}{more}"
+            )
         return topic
 
     async def table(self, topic: Topic) -> TableState:
