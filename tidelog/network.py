@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Protocol
 
@@ -47,8 +48,13 @@ class Network(Protocol):
         """
         ...
 
-    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
-        """Connect, and return after the protocol's connection_made. OSError if refused."""
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int, *, tls: ssl.SSLContext | None = None
+    ) -> asyncio.Transport:
+        """Connect, and return after the protocol's connection_made. OSError if refused.
+
+        `tls`: shake hands first; OSError if that fails.
+        """
         ...
 
 
@@ -82,6 +88,9 @@ class SocketNetwork:
     async def listen_tls(self, factory: HandshakeFactory, host: str, port: int) -> Listener:
         return await TlsListener.bind(factory, host, port)
 
-    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
-        transport, _ = await asyncio.get_running_loop().create_connection(factory, host, port)
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int, *, tls: ssl.SSLContext | None = None
+    ) -> asyncio.Transport:
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(factory, host, port, ssl=tls)
         return transport

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -11,6 +12,7 @@ import click
 from tidelog.cli.address import Address, shown
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.pool import Client
+from tidelog.client.security import read_properties, security_of
 from tidelog.client.settings import ClientSettings
 from tidelog.clock import SystemClock
 from tidelog.network import SocketNetwork
@@ -24,7 +26,24 @@ PROBE_SECONDS = 2.0
 ATTEMPTS_MAX = 20
 RETRY_SECONDS = 0.5
 
-bootstrap_option = click.option(
+SECURITY = "tidelog.client.security"
+"""Where the command's context keeps the client's security."""
+
+
+def _take_security(ctx: click.Context, _param: click.Parameter, path: Path | None) -> None:
+    if path is not None:
+        ctx.meta[SECURITY] = security_of(read_properties(path))
+
+
+_security_option = click.option(
+    "--command-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="TIDELOG_COMMAND_CONFIG",
+    expose_value=False,
+    callback=_take_security,
+    help="A file with the client's security, by confluent-kafka's names.",
+)
+_address_option = click.option(
     "--bootstrap",
     type=Address(),
     envvar="TIDELOG_BOOTSTRAP",
@@ -32,6 +51,13 @@ bootstrap_option = click.option(
     show_default=True,
     help="Any broker's HOST:PORT.",
 )
+
+
+def bootstrap_option(command: Callable[..., T]) -> Callable[..., T]:
+    """The options that tell how a command reaches a broker."""
+    return _address_option(_security_option(command))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -78,7 +104,9 @@ async def _speaks_http(address: tuple[str, int]) -> bool:
 
 def new_client(bootstrap: tuple[str, int]) -> Client:
     """A client, to use as a context manager."""
-    settings = ClientSettings(client_id="tidelog-cli")
+    context = click.get_current_context(silent=True)
+    security = None if context is None else context.meta.get(SECURITY)
+    settings = ClientSettings(client_id="tidelog-cli", security=security)
     return Client(SocketNetwork(), SystemClock(), [bootstrap], settings)
 
 

@@ -31,6 +31,7 @@ COMMANDS = {
         "configs",
         "groups",
         "transactions",
+        "users",
         "produce",
         "consume",
         "bench",

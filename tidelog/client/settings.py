@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.client.security import ClientSecurity
+
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
@@ -23,5 +25,7 @@ class ClientSettings:
     response_bytes_max: int = 256 * 1024 * 1024
     metadata_age_ms_max: int = 300_000
     """The age after which a topic's metadata is requested again."""
+    security: ClientSecurity | None = None
+    """None: plain text without authentication."""
     topics_max: int = 10_000
     """Topics whose metadata is cached."""

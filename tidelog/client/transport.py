@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import tidelog
 from tidelog.client.connection import ClientConnection
 from tidelog.client.errors import RequestFailed, RequestOutcome, RequestRefused
+from tidelog.client.security import ClientSecurity, SaslMessages
 from tidelog.client.settings import ClientSettings
+from tidelog.errors import TidelogError
 from tidelog.network import Network
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
@@ -16,9 +18,12 @@ from tidelog.protocol.errors import MalformedMessage
 from tidelog.protocol.frames import FrameReader
 from tidelog.protocol.message import Request, Response
 from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.schemas.security.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 R = TypeVar("R", bound=Response)
 
+RENEWED_AT: Final = 0.85
+"""The part of an authentication's time after which the client renews it."""
 Address = tuple[str, int]
 """Host and port."""
 
@@ -42,6 +47,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._frames = FrameReader(settings.response_bytes_max, "response_bytes_max", scratch)
         self._transport: asyncio.Transport | None = None
         self._agreed = False
+        self._renewing: asyncio.Task[None] | None = None
         self._broken: str | None = None
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -58,8 +64,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
         connection = cls(address, settings, scratch)
         try:
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
-                await network.connect(lambda: connection, *address)
+                security = settings.security
+                tls = None if security is None else security.tls
+                await network.connect(lambda: connection, *address, tls=tls)
                 await connection._agree()
+                if security is not None and security.protocol.uses_sasl:
+                    await connection._authenticate(security)
+                connection._agreed = True
         except TimeoutError:
             why = f"no connection within {settings.connect_timeout_ms} ms"
             raise connection._failure("connecting", RequestOutcome.NOT_APPLIED, why) from None
@@ -154,7 +165,36 @@ class BrokerConnection(asyncio.BufferedProtocol):
             {key.api_key: range(key.min_version, key.max_version + 1) for key in answer.api_keys}
         )
         self.api_versions = answer
-        self._agreed = True
+
+    async def _authenticate(self, security: ClientSecurity) -> None:
+        """Authenticate, and again before the authentication ends (KIP-368)."""
+        where = f"authentication with {address_text(self.address)}"
+        begun = await self.request(SaslHandshakeRequest(mechanism=security.mechanism), 1)
+        if begun.error_code != ErrorCode.NONE:
+            offered = f"the broker offers {', '.join(begun.mechanisms) or 'no mechanism'}"
+            raise RequestRefused(where, begun.error_code, offered)
+        messages = SaslMessages(security)
+        received = b""
+        lifetime_ms = 0
+        while (message := _next(messages, received, where)) is not None:
+            answer = await self.request(SaslAuthenticateRequest(auth_bytes=message))
+            if answer.error_code != ErrorCode.NONE:
+                raise RequestRefused(where, answer.error_code, answer.error_message)
+            received, lifetime_ms = bytes(answer.auth_bytes), answer.session_lifetime_ms
+        if lifetime_ms > 0:
+            asyncio.get_running_loop().call_later(
+                lifetime_ms / 1000 * RENEWED_AT, self._renew, security
+            )
+
+    def _renew(self, security: ClientSecurity) -> None:
+        if self._broken is None:
+            self._renewing = asyncio.create_task(self._renew_or_end(security))
+
+    async def _renew_or_end(self, security: ClientSecurity) -> None:
+        try:
+            await self._authenticate(security)
+        except TidelogError as error:
+            self.abort(f"the authentication could not be renewed: {error}")
 
     async def _exchange(
         self, message: Request[R], version: int | None, timeout_ms: int | None
@@ -242,6 +282,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._break(f"the connection was lost: {exc}" if exc else "the broker closed it")
         if not self._lost.done():
             self._lost.set_result(None)
+
+
+def _next(messages: SaslMessages, received: bytes, where: str) -> bytes | None:
+    try:
+        return messages.next(received)
+    except ValueError as error:
+        raise RequestRefused(where, ErrorCode.SASL_AUTHENTICATION_FAILED, str(error)) from None
 
 
 class _Ended(Exception):

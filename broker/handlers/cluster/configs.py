@@ -124,14 +124,17 @@ def _described(
     entry: ConfigEntry, request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
     setting = entry.setting
+    is_secret = setting.kind is SettingType.PASSWORD
     return DescribeConfigsResourceResult(
         name=setting.name,
-        value=entry.value,
+        value=None if is_secret else entry.value,
         read_only=entry.read_only,
         config_source=entry.source,
-        is_sensitive=setting.kind is SettingType.PASSWORD,
+        is_sensitive=is_secret,
         synonyms=[
-            DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
+            DescribeConfigsSynonym(
+                name=each.name, value=None if is_secret else each.value, source=each.source
+            )
             for each in entry.synonyms
         ]
         if request.include_synonyms

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import ssl
 from collections import Counter
 from dataclasses import dataclass
 
@@ -278,7 +279,11 @@ class ProcessNetwork:
     async def listen_tls(self, factory: HandshakeFactory, host: str, port: int) -> Listener:
         raise OSError(errno.EPROTONOSUPPORT, "the simulated network has no TLS")
 
-    async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
+    async def connect(
+        self, factory: ProtocolFactory, host: str, port: int, *, tls: ssl.SSLContext | None = None
+    ) -> asyncio.Transport:
+        if tls is not None:
+            raise OSError(errno.EPROTONOSUPPORT, "the simulated network has no TLS")
         answer = self._network.dial(self._process, host, port)
         try:
             transport = await answer

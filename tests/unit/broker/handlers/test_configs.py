@@ -460,3 +460,12 @@ def test_a_fenced_broker_sends_clients_away() -> None:
         )
 
     administer(story)
+
+
+def test_secrets_are_not_told() -> None:
+    async def story(broker: AdministeredBroker) -> None:
+        (told,) = (await describe(broker, (BROKER, "1"), "ssl.key.password")).configs
+        assert (told.value, told.is_sensitive) == (None, True)
+        assert all(each.value is None for each in told.synonyms)
+
+    administer(story, ssl_key_password="hidden")

@@ -1,0 +1,185 @@
+"""How a client protects its connections and authenticates, by confluent-kafka's names."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tidelog.errors import InvalidConfiguration
+from tidelog.security_protocol import SecurityProtocol
+
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_NAMES: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "security.protocol",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.password",
+    }
+)
+_REFERENCE: Final = re.compile(r"\$\{(env|file):([^}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """The protection of a client's connections."""
+
+    protocol: SecurityProtocol
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    mechanism: str = ""
+    username: str = ""
+    password: str = field(default="", repr=False)
+
+
+def security_of(properties: Mapping[str, str]) -> ClientSecurity | None:
+    """The security that these properties describe; None for plain text without authentication.
+
+    Raises InvalidConfiguration, which repeats no value of a secret.
+    """
+    for name in properties:
+        if name not in _NAMES:
+            raise InvalidConfiguration(
+                f"unknown property {name}; known: {', '.join(sorted(_NAMES))}"
+            )
+    text = properties.get("security.protocol", "plaintext").upper()
+    try:
+        protocol = SecurityProtocol(text)
+    except ValueError:
+        known = ", ".join(each.value for each in SecurityProtocol)
+        raise InvalidConfiguration(f"security.protocol = {text}: must be one of {known}") from None
+    if protocol is SecurityProtocol.PLAINTEXT:
+        return None
+    tls = client_context(properties) if protocol.uses_tls else None
+    if not protocol.uses_sasl:
+        return ClientSecurity(protocol, tls)
+    mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms", "")
+    if mechanism not in MECHANISMS:
+        raise InvalidConfiguration(
+            f"sasl.mechanism = {mechanism}: must be one of {', '.join(MECHANISMS)}"
+        )
+    for name in ("sasl.username", "sasl.password"):
+        if not properties.get(name):
+            raise InvalidConfiguration(f"{mechanism} needs {name}")
+    return ClientSecurity(
+        protocol, tls, mechanism, properties["sasl.username"], properties["sasl.password"]
+    )
+
+
+def client_context(properties: Mapping[str, str]) -> ssl.SSLContext:
+    """The context for handshakes with brokers. Raises InvalidConfiguration."""
+    authority = properties.get("ssl.ca.location")
+    try:
+        context = ssl.create_default_context(cafile=authority)
+    except OSError as error:
+        raise _unusable("ssl.ca.location", authority, error) from None
+    algorithm = properties.get("ssl.endpoint.identification.algorithm", "https")
+    if algorithm not in ("https", "none", ""):
+        raise InvalidConfiguration("ssl.endpoint.identification.algorithm must be https or none")
+    context.check_hostname = algorithm == "https"
+    certificate = properties.get("ssl.certificate.location")
+    if certificate is not None:
+        try:
+            # A password must be given: otherwise the library asks for it on the terminal.
+            context.load_cert_chain(
+                certificate,
+                properties.get("ssl.key.location"),
+                properties.get("ssl.key.password", ""),
+            )
+        except OSError as error:
+            raise _unusable("ssl.certificate.location", certificate, error) from None
+    return context
+
+
+def read_properties(path: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The properties in a file: a name, an equals sign and a value in each line.
+
+    `${env:NAME}` and `${file:PATH:KEY}` stand for a variable, and for a property of another file.
+    Raises InvalidConfiguration.
+    """
+    return {
+        name: _REFERENCE.sub(lambda found: _referred(found[1], found[2], environment), value)
+        for name, value in _lines(path).items()
+    }
+
+
+def _referred(kind: str, rest: str, environment: Mapping[str, str]) -> str:
+    if kind == "env":
+        if rest not in environment:
+            raise InvalidConfiguration(f"${{env:{rest}}}: the environment has no such variable")
+        return environment[rest]
+    path, _, key = rest.rpartition(":")
+    found = _lines(Path(path))
+    if key not in found:
+        raise InvalidConfiguration(f"${{file:{rest}}}: {path} has no property {key}")
+    return found[key]
+
+
+def _lines(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidConfiguration(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidConfiguration(f"{path}: is not UTF-8 text") from None
+    found = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        name, equals, value = stripped.partition("=")
+        if not equals:
+            # The line may be a part of a secret.
+            raise InvalidConfiguration(f"{path}: line {number} is not name=value")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _unusable(setting: str, path: str | None, error: OSError) -> InvalidConfiguration:
+    why = "it is not a usable PEM file"
+    if not isinstance(error, ssl.SSLError):
+        why = f"cannot be read: {error.strerror}"
+    return InvalidConfiguration(f"{setting} = {path}: {why}")
+
+
+class SaslMessages:
+    """The client's side of one authentication."""
+
+    def __init__(self, security: ClientSecurity) -> None:
+        self._steps: list[Callable[[str], str]]
+        if security.mechanism == "PLAIN":
+            self._steps = [lambda _: f"\0{security.username}\0{security.password}", lambda _: ""]
+            return
+        import scramp
+
+        machine = scramp.ScramClient([security.mechanism], security.username, security.password)
+
+        def final(server_first: str) -> str:
+            machine.set_server_first(server_first)
+            return str(machine.get_client_final())
+
+        def end(server_final: str) -> str:
+            machine.set_server_final(server_final)
+            return ""
+
+        self._steps = [lambda _: str(machine.get_client_first()), final, end]
+
+    def next(self, received: bytes) -> bytes | None:
+        """The answer to the server's message; None at the end. ValueError if the server lies."""
+        step = self._steps.pop(0)
+        try:
+            message = step(received.decode())
+        except Exception as error:  # the library's own type; any failure means the same
+            raise ValueError(f"the broker does not know the password: {error}") from error
+        return message.encode() if self._steps else None
