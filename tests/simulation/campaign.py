@@ -45,6 +45,7 @@ _SHOWN_COUNTS = (
     "network",
     "moves",
     "partitions moved",
+    "drains",
     "broker starts",
 )
 _TAIL_LINES = 25

@@ -7,11 +7,13 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tests.simulation.actors.drains import drain_now_and_then
 from tests.simulation.actors.kafka_client import SETTINGS, KafkaLogClient
 from tests.simulation.actors.log_client import LogClient
 from tests.simulation.actors.moves import PAUSES_SECONDS_MEAN, give_now_and_then
 from tests.simulation.actors.reopenings import reopen_now_and_then
 from tests.simulation.cluster import BrokerProgram, Environment, SimulatedCluster
+from tests.simulation.rules.drain_watch import watch_drains
 from tests.simulation.rules.fence_watch import watch_fence
 from tests.simulation.rules.independent import compare
 from tests.simulation.run import FINAL_READER, System
@@ -43,6 +45,8 @@ GRACE_MS = 24_000
 """`log.delete.grace.ms` where things are deleted within a run; what must be shorter is."""
 _REOPENS_PROBABILITY = 1 / 3
 """That partitions leave and come back in a run."""
+_DRAINS_AT = 3
+"""Of four seeds the one in which brokers are drained."""
 _UNDECIDED_MS = GRACE_MS // 2 - 2000
 """Below half of the grace, as what bounds an append must be (rule A2)."""
 
@@ -80,7 +84,7 @@ def tidelog_system(seed: int, *, segments: bool = False, brokers: int = 1) -> Sy
         return Bucket.unread(store, process.clock, process.entropy, InlineOffload(), cluster)
 
     return System(
-        serving(settings, reopens, moves),
+        serving(settings, reopens, moves, drains=brokers > 1 and seed % 4 == _DRAINS_AT),
         client,
         kafka,
         bucket,
@@ -91,10 +95,15 @@ def tidelog_system(seed: int, *, segments: bool = False, brokers: int = 1) -> Sy
 
 
 def serving(
-    settings: BrokerSettings, reopens: str | None = None, moves: float | None = None
+    settings: BrokerSettings,
+    reopens: str | None = None,
+    moves: float | None = None,
+    *,
+    drains: bool = False,
 ) -> BrokerProgram:
     """A broker's process. `reopens`: the seed by which partitions leave and come back, if they
-    do. `moves`: the seconds between moves to other brokers, if there are any."""
+    do. `moves`: the seconds between moves to other brokers, if there are any. `drains`: whether
+    brokers are drained now and then."""
 
     async def serve(environment: Environment) -> None:
         process, cluster = environment.process, environment.cluster
@@ -122,6 +131,10 @@ def serving(
             chance = random.Random(f"moves {environment.process.name}")
             giving = give_now_and_then(incarnation, environment, chance, moves)
             beside.append(asyncio.create_task(giving))
+        if drains:
+            chance = random.Random(f"drains {environment.process.name}")
+            beside.append(asyncio.create_task(watch_drains(incarnation, environment)))
+            beside.append(asyncio.create_task(drain_now_and_then(incarnation, environment, chance)))
         try:
             await incarnation.run()
         finally:

@@ -10,20 +10,27 @@ from weakref import WeakKeyDictionary
 from tests.simulation.world.owners import OWNER, Owner
 from tests.simulation.world.patches import Breakage, Patch
 from tidelog.broker.coordinate.marker_delivery import MarkerDelivery
+from tidelog.broker.handlers.transactions import transactions
 from tidelog.broker.ownership.partition_giving import PartitionGiving
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.broker.peers.markers import MarkerCodes, RemoteMarkers
 from tidelog.broker.peers.peers import Peers
-from tidelog.coordinator.cluster.membership import assignment, watcher
+from tidelog.coordinator.cluster.membership import assignment, takeover, watcher
 from tidelog.coordinator.cluster.records.records import PartitionMoved, Record
 from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.coordinator.transaction.commands import AddPartitions, Release, VerifyPartitions
 from tidelog.coordinator.transaction.decision import Markers
-from tidelog.identifiers import Epoch, TopicPartition
+from tidelog.identifiers import Epoch, Incarnation, Slot, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.storage.object_store import ObjectStore
+from tidelog.wal.recover import fencing
+from tidelog.wal.recover.fencing import WalEnd
+from tidelog.wal.write.checkpoint import newest_checkpoint
 from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
 
 _DECIDING_SECONDS = 0.3
 _PATIENCE_SECONDS = 0.05
+_SEALING_SECONDS = 1.0
 
 
 def _accept_while_giving() -> list[Patch]:
@@ -218,6 +225,46 @@ def _refused_markers_settle() -> list[Patch]:
     return [(Peers, "mark", mark)]
 
 
+def _drained_gets_partitions() -> list[Patch]:
+    """The balance, and whoever gives partitions away, do not know of drains."""
+    return [(ClusterState, "takers", ClusterState.live_brokers)]
+
+
+def _reassign_before_seal() -> list[Patch]:
+    """A take-over divides the partitions by the gap that it sees, and seals the WAL afterwards."""
+    right = fencing.seal
+    sealing: set[asyncio.Task[WalEnd]] = set()
+
+    async def seal(
+        store: ObjectStore, clock: Any, entropy: Any, dead: Incarnation, *others: Any
+    ) -> WalEnd:
+        floor = await newest_checkpoint(store, dead) or Slot(0)
+        end = await fencing.guess_tail(store, dead, floor)
+
+        async def late() -> WalEnd:
+            await asyncio.sleep(_SEALING_SECONDS)
+            return await right(store, clock, entropy, dead, *others)
+
+        task = asyncio.create_task(late())
+        sealing.add(task)
+        task.add_done_callback(sealing.discard)
+        return WalEnd(end)
+
+    return [(takeover, "seal", seal)]
+
+
+def _additions_when_appended() -> list[Patch]:
+    """A coordinator tells another broker of an addition that is not durable yet (H2)."""
+
+    def add(**named: Any) -> AddPartitions:
+        return AddPartitions(**{**named, "release": Release.APPENDED})
+
+    def verify(**named: Any) -> VerifyPartitions:
+        return VerifyPartitions(**{**named, "release": Release.APPENDED})
+
+    return [(transactions, "AddPartitions", add), (transactions, "VerifyPartitions", verify)]
+
+
 def _moved(records: Sequence[Record]) -> list[TopicPartition]:
     return [
         TopicPartition(record.topic_id, record.partition)
@@ -241,4 +288,7 @@ CLUSTER_VARIANTS: dict[str, Breakage] = {
     "remote-markers-first": _remote_markers_first,
     "remote-markers-assumed": _remote_markers_assumed,
     "refused-markers-settle": _refused_markers_settle,
+    "drained-gets-partitions": _drained_gets_partitions,
+    "reassign-before-seal": _reassign_before_seal,
+    "additions-when-appended": _additions_when_appended,
 }
