@@ -18,7 +18,7 @@ from tidelog.broker.options import BrokerOptions
 from tidelog.broker.running import RunningBroker
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.metrics import BrokerMetrics
-from tidelog.clock import SystemClock
+from tidelog.clock import Clock, SystemClock
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import TopicCreated, TopicDeleted
 from tidelog.crash_points import NO_CRASH_POINTS
@@ -68,6 +68,8 @@ class World:
         self.background: Offload | None = None
         self.crash_points = NO_CRASH_POINTS
         self.broker_id = BrokerId(0)
+        self.clocks: dict[int, Clock] = {}
+        """The clocks of brokers whose machine is not at the right time."""
         self.starts = 0
         self.sees_processes = True
         """Whether processes know which others run; otherwise they take all others for dead."""
@@ -89,7 +91,7 @@ class World:
         )
         world = BrokerEnvironment.of(
             self.store,
-            SystemClock(),
+            self.clocks.get(options.broker_id, SystemClock()),
             SeededEntropy(self.starts),
             SocketNetwork(),
             self.offload,
