@@ -89,6 +89,7 @@ def new_services(
         environment.clock,
         membership.may_serve_reads,
         membership.renewal,
+        live.now().optional_text("broker.rack"),
     )
     coordinators = coordination.coordinators
     groups = GroupServices(

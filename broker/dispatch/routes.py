@@ -20,6 +20,7 @@ from tidelog.broker.handlers.cluster.configs import (
     list_config_resources,
 )
 from tidelog.broker.handlers.cluster.elections import elect_leaders
+from tidelog.broker.handlers.cluster.features import cluster_features
 from tidelog.broker.handlers.cluster.metadata import describe_topic_partitions, metadata
 from tidelog.broker.handlers.cluster.metadata_moved import metadata_moved
 from tidelog.broker.handlers.cluster.quorum import describe_quorum
@@ -122,6 +123,7 @@ HANDLERS: Final[Mapping[int, Handler]] = {
             OwnApiKey.METADATA_MOVED: metadata_moved,
             OwnApiKey.DRAIN_BROKERS: drain_brokers,
             OwnApiKey.REBALANCE_BROKERS: rebalance_brokers,
+            OwnApiKey.CLUSTER_FEATURES: cluster_features,
         },
     ),
     **_given(

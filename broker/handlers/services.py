@@ -153,6 +153,8 @@ class DataServices(LiveServices):
     clock: Clock
     may_serve_reads: Callable[[], bool]
     renewal: ViewRenewal
+    rack: str | None
+    """The broker's zone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,18 @@ class BrokerMetrics(Collector):
     produced_records: int = counter("tidelog_produced_records", "Records acknowledged.")
     produced_bytes: int = counter("tidelog_produced_bytes", "Bytes of batches acknowledged.")
     fetched_bytes: int = counter("tidelog_fetched_bytes", "Bytes of batches given to consumers.")
+    produced_zone_bytes: Counts = counter(
+        "tidelog_produced_zone_bytes",
+        "Bytes of batches acknowledged, by the producer's zone.",
+        "zone",
+        new=Counts,
+    )
+    fetched_zone_bytes: Counts = counter(
+        "tidelog_fetched_zone_bytes",
+        "Bytes of batches given to consumers, by their zone.",
+        "zone",
+        new=Counts,
+    )
     partitions: int = gauge("tidelog_partitions", "Partitions that this broker leads.")
     storage_faults: int = counter(
         "tidelog_storage_faults", "Reads that met a missing or corrupt object."

@@ -36,6 +36,11 @@ from tidelog.protocol.schemas.cluster.topics import (
     DeleteTopicState,
 )
 from tidelog.protocol.schemas.own.drains import BrokerDrain, DrainBrokersRequest
+from tidelog.protocol.schemas.own.features import (
+    NO_LEVEL,
+    ClusterFeaturesRequest,
+    ClusterFeaturesResponse,
+)
 from tidelog.protocol.schemas.own.rebalance import BrokerRebalance, RebalanceBrokersRequest
 
 _TOPIC_RESOURCE = 2
@@ -301,6 +306,18 @@ async def draining_brokers(client: Client) -> frozenset[int]:
     response = await client.request_any(DrainBrokersRequest(brokers=[]))
     check_read("cluster", response.error_code, response.error_message)
     return frozenset(response.draining)
+
+
+async def cluster_features(client: Client, *, raise_to: int = NO_LEVEL) -> ClusterFeaturesResponse:
+    """The versions of brokers and the cluster's level, after raising it if `raise_to` is given.
+
+    Raises:
+        RequestRefused: a live broker's release is too old for the level.
+        RequestFailed: no answer; the request may be repeated.
+    """
+    response = await client.request_any(ClusterFeaturesRequest(raise_to=raise_to))
+    check("cluster", response.error_code, response.error_message)
+    return response
 
 
 async def rebalance_brokers(client: Client) -> list[BrokerRebalance]:

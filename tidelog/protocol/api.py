@@ -28,7 +28,7 @@ from tidelog.protocol.schemas.cluster import (
     replicas,
     topics,
 )
-from tidelog.protocol.schemas.own import adopt, drains, flush, metadata_moved, rebalance
+from tidelog.protocol.schemas.own import adopt, drains, features, flush, metadata_moved, rebalance
 from tidelog.protocol.schemas.security import acls, sasl, scram
 
 OWN_KEYS_FROM: Final = 20_000
@@ -100,6 +100,7 @@ class OwnApiKey(enum.IntEnum):
     METADATA_MOVED = 20_003
     DRAIN_BROKERS = 20_004
     REBALANCE_BROKERS = 20_005
+    CLUSTER_FEATURES = 20_006
 
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
@@ -271,5 +272,6 @@ for _request, _response in (
     (metadata_moved.MetadataMovedRequest, metadata_moved.MetadataMovedResponse),
     (drains.DrainBrokersRequest, drains.DrainBrokersResponse),
     (rebalance.RebalanceBrokersRequest, rebalance.RebalanceBrokersResponse),
+    (features.ClusterFeaturesRequest, features.ClusterFeaturesResponse),
 ):
     register(_request, _response)

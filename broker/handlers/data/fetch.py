@@ -20,6 +20,7 @@ from tidelog.broker.read.fetch_session import (
 )
 from tidelog.broker.read.fetcher import FetchLimits, Isolation, PartitionRead
 from tidelog.protocol.acl_codes import AclOperation, ResourceType
+from tidelog.broker.telemetry.zones import Crossing, crossing
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.fetch import (
     AbortedTransaction,
@@ -73,7 +74,7 @@ async def fetch(
     )
     isolation = Isolation(request.isolation_level != 0)
     reads = await broker.fetcher.fetch(plan.targets, find, isolation, limits)
-    _note(broker, reads)
+    _note(broker, reads, crossing(broker.rack, context.client_id, request.rack_id))
     leaders = CurrentLeaders(broker.partitions)
     return FetchResponse(
         session_id=plan.session_id,
@@ -98,11 +99,13 @@ def _check_readable(broker: DataServices, access: Access, topic: TopicKey) -> No
     raise PartitionError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the client may not read the topic")
 
 
-def _note(broker: DataServices, reads: Iterable[PartitionRead]) -> None:
+def _note(broker: DataServices, reads: Iterable[PartitionRead], zone: Crossing) -> None:
     """Count the reads. Request a renewal of the view where a client knows a later leader epoch."""
     metrics = broker.metrics
+    of_zone = metrics.fetched_zone_bytes.of(zone)
     for read in reads:
         metrics.fetched_bytes += read.found.size_bytes
+        of_zone.value += read.found.size_bytes
         if read.code is ErrorCode.UNKNOWN_LEADER_EPOCH:
             broker.renewal.request()
         if read.code is not ErrorCode.NONE:

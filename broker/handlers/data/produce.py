@@ -23,7 +23,8 @@ from tidelog.broker.handlers.data.current_leaders import CurrentLeaders
 from tidelog.broker.handlers.request_context import CloseConnection, RequestContext
 from tidelog.broker.handlers.services import DataServices
 from tidelog.broker.partitions.partitions import Partition, PartitionError
-from tidelog.broker.telemetry.metrics import BrokerMetrics
+from tidelog.broker.telemetry.metrics import BrokerMetrics, Count
+from tidelog.broker.telemetry.zones import Crossing, crossing
 from tidelog.broker.topics.topic_creation import INTERNAL_TOPICS
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM
@@ -201,6 +202,7 @@ class _Answering:
         "_outcomes",
         "_request",
         "_submission",
+        "_zone",
         "answer",
     )
 
@@ -213,6 +215,7 @@ class _Answering:
     ) -> None:
         self._broker = broker
         self._connection = context.connection_id
+        self._zone = crossing(broker.rack, context.client_id)
         self._listener = context.listener
         self._request = request
         self._outcomes = outcomes
@@ -306,7 +309,7 @@ class _Answering:
             return
         try:
             response = _response(
-                self._broker, self._request, self._outcomes, failure, self._listener
+                self._broker, self._request, self._outcomes, failure, self._listener, self._zone
             )
         except Exception as error:  # noqa: BLE001 - the answer's awaiter handles it
             self._end(error)
@@ -331,18 +334,20 @@ def _response(
     outcomes: list[list[AppendItem | AppendFailed]],
     failure: AppendFailed | None,
     listener: str,
+    zone: Crossing,
 ) -> ProduceResponse | None:
     """The results of all batches; `failure` replaces the missing ones.
 
-    `listener`: the client's, by which it is told the addresses of leaders.
+    `listener`: the client's, by which it is told the addresses of leaders. `zone`: the client's.
     """
     responses = []
+    of_zone = broker.metrics.produced_zone_bytes.of(zone)
     leaders = CurrentLeaders(broker.partitions)
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         answered = []
         for data, outcome in zip(topic.partition_data, of_topic, strict=True):
             result = _result(broker, outcome, failure)
-            _count(broker.metrics, data, result)
+            _count(broker.metrics, of_zone, data, result)
             if request.acks == 0:
                 _close_on_failure(result)
                 continue
@@ -396,11 +401,16 @@ def _result(
 
 
 def _count(
-    metrics: BrokerMetrics, data: PartitionProduceData, result: ProducedBatch | AppendFailed
+    metrics: BrokerMetrics,
+    of_zone: Count,
+    data: PartitionProduceData,
+    result: ProducedBatch | AppendFailed,
 ) -> None:
     if isinstance(result, ProducedBatch):
+        size_bytes = len(data.records or b"")
         metrics.produced_records += result.records
-        metrics.produced_bytes += len(data.records or b"")
+        metrics.produced_bytes += size_bytes
+        of_zone.value += size_bytes
     else:
         metrics.api(API_NAME).errors.of(result.code.name).value += 1
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidelog.coordinator.cluster.records.records import Record
+from tidelog.coordinator.cluster.state.features import check_readable
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import Fenced
 from tidelog.identifiers import Epoch
@@ -45,7 +46,11 @@ def compose(state: ClusterState, author: Epoch | None, builds: Sequence[Build]) 
         try:
             check_author(state, author)
             added = tuple(build(state))
-            state = state.extended(author, added)
+            following = state.extended(author, added)
+            if author is not None:
+                # A newcomer judges for itself: it fences the dead in its next entry.
+                check_readable(following, added)
+            state = following
         except Exception as error:  # noqa: BLE001 - the error of a build goes to its caller
             errors.append(error)
         else:

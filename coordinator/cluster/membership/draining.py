@@ -11,6 +11,7 @@ take over what the dead ones had: a drain never leaves a partition without a lea
 from __future__ import annotations
 
 from tidelog.coordinator.cluster.records.records import DRAIN_VERSION, DrainChanged
+from tidelog.coordinator.cluster.state.features import lacking, named
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import Refused
 from tidelog.identifiers import BrokerId
@@ -37,12 +38,11 @@ def drain_changes(
     if info.draining == draining:
         return ()
     if draining:
-        old = [each for each in state.live_brokers() if each.version < DRAIN_VERSION]
+        old = lacking(state, DRAIN_VERSION)
         if old:
-            named = ", ".join(str(each.broker_id) for each in old)
             raise DrainRefused(
-                f"these brokers are of an earlier release, which knows no drains: {named};"
-                " upgrade them first"
+                "these brokers are of an earlier release, which knows no drains:"
+                f" {named(old)}; upgrade them first"
             )
         if not any(each.epoch != info.epoch for each in state.takers()):
             raise DrainRefused(_last(state, broker_id))

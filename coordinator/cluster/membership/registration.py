@@ -27,6 +27,7 @@ from tidelog.coordinator.cluster.records.records import (
     ListenersRegistered,
     Record,
 )
+from tidelog.coordinator.cluster.state.features import FeatureRefused, lacking, named
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import Refused
@@ -152,6 +153,11 @@ class _Registration:
     dead: Mapping[Epoch, _Dead]
 
     def __call__(self, state: ClusterState) -> tuple[Record, ...]:
+        if state.level > BROKER_VERSION:
+            raise FeatureRefused(
+                f"the cluster was raised to level {state.level}, and this Tidelog has"
+                f" {BROKER_VERSION}. Nothing was changed: use a newer Tidelog"
+            )
         fences = []
         for present in state.live_brokers():
             if not _must_end(present, self.broker_id):
@@ -182,12 +188,12 @@ class _Registration:
 
     def _check_listeners_known(self, state: ClusterState) -> None:
         """Raise Refused if a live broker's release does not know listeners."""
-        for info in state.live_brokers():
-            if info.version < LISTENERS_VERSION and info.epoch not in self.dead:
-                raise Refused(
-                    f"broker {info.broker_id} is of an earlier release, which knows no listeners"
-                    " but PLAINTEXT. Nothing was changed. Upgrade all brokers first"
-                )
+        old = [info for info in lacking(state, LISTENERS_VERSION) if info.epoch not in self.dead]
+        if old:
+            raise Refused(
+                f"these brokers are of an earlier release, which knows no listeners but PLAINTEXT:"
+                f" {named(old)}. Nothing was changed. Upgrade all brokers first"
+            )
 
 
 def _lowest_free(live: Iterable[BrokerInfo]) -> BrokerId:

@@ -37,7 +37,11 @@ LISTENERS_VERSION = 5
 """Brokers from this version on know `ListenersRegistered`."""
 CREDENTIALS_VERSION = LISTENERS_VERSION
 """Brokers from this version on know `CredentialsChanged`."""
-BROKER_VERSION = LISTENERS_VERSION
+LEVEL_VERSION = 6
+"""Brokers from this version on know `LevelRaised`."""
+FIRST_LEVEL = LEVEL_VERSION
+"""The level of a cluster that never raised it. Records up to this version need no level."""
+BROKER_VERSION = LEVEL_VERSION
 """What this Tidelog's brokers can do."""
 SESSION_TIMEOUT_MS = 9000
 """Kafka's default of broker.session.timeout.ms."""
@@ -133,6 +137,17 @@ class DrainChanged:
 
     epoch: Epoch
     draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRaised:
+    """The cluster may write the records of releases up to this version.
+
+    Written only while all live brokers have it. A broker of a lower version cannot register any
+    more.
+    """
+
+    level: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +339,7 @@ Record: TypeAlias = (
     | LeaseResumed
     | BrokerFenced
     | DrainChanged
+    | LevelRaised
     | IncarnationRetired
     | TopicCreated
     | PartitionsCreated
@@ -349,6 +365,7 @@ RECORD_TYPES: Mapping[str, type[Record]] = {
         LeaseResumed,
         BrokerFenced,
         DrainChanged,
+        LevelRaised,
         IncarnationRetired,
         TopicCreated,
         PartitionsCreated,

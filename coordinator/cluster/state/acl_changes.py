@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tidelog.coordinator.cluster.records.acl_rules import AclFilter, AclRule
 from tidelog.coordinator.cluster.records.records import ACL_VERSION, AclsChanged
+from tidelog.coordinator.cluster.state.features import lacking, named
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import Refused
 
@@ -49,11 +50,10 @@ def _checked(state: ClusterState, change: AclsChanged) -> tuple[AclsChanged, ...
             f"the request changes {count} rules, and at most {ACL_CHANGES_MAX} are changed at once;"
             " send several requests"
         )
-    old = [each for each in state.live_brokers() if each.version < ACL_VERSION]
+    old = lacking(state, ACL_VERSION)
     if old:
-        named = ", ".join(str(each.broker_id) for each in old)
         raise AclsRefused(
             "these brokers are of an earlier release, which knows no access control rules:"
-            f" {named}; upgrade them first"
+            f" {named(old)}; upgrade them first"
         )
     return (change,)

@@ -69,6 +69,7 @@ class Draft:
         self.next_producer_id = state.next_producer_id
         self.losses = state.losses
         self.lost_entries = state.lost_entries
+        self.level = state.level
 
     def finish(self) -> ClusterState:
         """The state with all changes."""
@@ -87,6 +88,7 @@ class Draft:
             next_producer_id=self.next_producer_id,
             losses=self.losses,
             lost_entries=self.lost_entries,
+            level=self.level,
         )
 
     def topic(self, topic_id: TopicId, record: Record) -> Topic:

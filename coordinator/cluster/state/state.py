@@ -76,6 +76,8 @@ class ClusterState:
     """The losses of records that operators accepted, in order; kept for ever."""
     lost_entries: tuple[EntryRange, ...] = ()
     """The losses of metadata entries that operators accepted; kept for ever."""
+    level: int = 0
+    """The level to which an operator raised the cluster; 0 if none did (`features`)."""
     checksum: int | None = field(default=None, compare=False)
     """The checksum of entry `sequence`'s object; None if unknown."""
 

@@ -38,12 +38,12 @@ from tidelog.storage.object_store import Buffer
 from tidelog.wal.log.tenure import Tenure, TenureEnd
 
 SNAPSHOT_MAGIC = "tidelog.metadata.snapshot"
-SNAPSHOT_FORMAT = 7
+SNAPSHOT_FORMAT = 8
 """The newest format that this Tidelog reads."""
 BASE_FORMAT = 4
 """Brokers have `rack` and `version`; tenures say where the one before ended."""
 FORMAT_OF_MEMBER: Mapping[str, int] = MappingProxyType(
-    {"draining": 5, "acls": 6, "listeners": 7, "credentials": 7}
+    {"draining": 5, "acls": 6, "listeners": 7, "credentials": 7, "level": 8}
 )
 """The members that a snapshot has only while they are not empty, and the formats that have them.
 
@@ -105,6 +105,7 @@ class _Snapshot:
     acls: tuple[AclRule, ...] = ()
     listeners: tuple[_Listeners, ...] = ()
     credentials: str | None = None
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
         checksum=state.checksum,
         losses=state.losses,
         lost_entries=state.lost_entries,
+        level=state.level,
         draining=tuple([info.epoch for info in state.brokers.values() if info.draining]),
         acls=tuple(state.acls),
         listeners=tuple(
@@ -210,6 +212,7 @@ def decode_snapshot(key: str, data: Buffer) -> ClusterState:
         checksum=snapshot.checksum,
         losses=snapshot.losses,
         lost_entries=snapshot.lost_entries,
+        level=snapshot.level,
     )
 
 

@@ -12,6 +12,7 @@ from tidelog.coordinator.cluster.records.codec import INTEGER_MAX
 from tidelog.coordinator.cluster.records.credentials import CREDENTIALS_PREFIX
 from tidelog.coordinator.cluster.records.records import (
     ALONE_VERSION,
+    FIRST_LEVEL,
     AclsChanged,
     BrokerFenced,
     BrokerRegistered,
@@ -23,6 +24,7 @@ from tidelog.coordinator.cluster.records.records import (
     IncarnationRetired,
     IncarnationsForgotten,
     LeaseResumed,
+    LevelRaised,
     ListenersRegistered,
     LogEndAccepted,
     LossAccepted,
@@ -79,7 +81,7 @@ def extend(state: ClusterState, author: Epoch | None, records: Sequence[Record])
     for record in records:
         if author is not None:
             _check_author(draft, author, record)
-        _TRANSITIONS[type(record)](draft, record)
+        TRANSITIONS[type(record)](draft, record)
     return draft.finish()
 
 
@@ -139,6 +141,10 @@ def _broker_registered(draft: Draft, record: BrokerRegistered) -> None:
         )
     if record.version < ALONE_VERSION or record.rack == "":
         raise InvalidRecord(record, f"version {record.version} in rack {record.rack!r}")
+    if record.version < draft.level:
+        raise InvalidRecord(
+            record, f"version {record.version} is below the cluster's level {draft.level}"
+        )
     if record.broker_id in draft.live_epochs.view:
         other = draft.live_epochs.view[record.broker_id]
         raise InvalidRecord(record, f"incarnation {record.broker_id}-{other} is not fenced")
@@ -201,6 +207,20 @@ def _drain_changed(draft: Draft, record: DrainChanged) -> None:
     ):
         raise InvalidRecord(record, f"only incarnation {incarnation} can take partitions")
     draft.brokers.put(record.epoch, replace(info, draining=record.draining))
+
+
+def _level_raised(draft: Draft, record: LevelRaised) -> None:
+    if record.level <= max(draft.level, FIRST_LEVEL):
+        raise InvalidRecord(
+            record, f"level {record.level} is not above {max(draft.level, FIRST_LEVEL)}"
+        )
+    for epoch in draft.live_epochs.view.values():
+        info = draft.brokers.view[epoch]
+        if info.version < record.level:
+            raise InvalidRecord(
+                record, f"incarnation {info.incarnation} has version {info.version}"
+            )
+    draft.level = record.level
 
 
 def _incarnation_retired(draft: Draft, record: IncarnationRetired) -> None:
@@ -494,13 +514,14 @@ def _producer_ids_allocated(draft: Draft, record: ProducerIdsAllocated) -> None:
     draft.next_producer_id = ProducerId(record.first + record.count)
 
 
-_TRANSITIONS: Mapping[type[Record], Callable[[Draft, Any], None]] = {
+TRANSITIONS: Mapping[type[Record], Callable[[Draft, Any], None]] = {
     ClusterCreated: _cluster_created,
     BrokerRegistered: _broker_registered,
     ListenersRegistered: _listeners_registered,
     LeaseResumed: _lease_resumed,
     BrokerFenced: _broker_fenced,
     DrainChanged: _drain_changed,
+    LevelRaised: _level_raised,
     IncarnationRetired: _incarnation_retired,
     TopicCreated: _topic_created,
     PartitionsCreated: _partitions_created,

@@ -9,6 +9,7 @@ import click
 
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.client.administration import (
+    cluster_features,
     describe_cluster,
     drain_broker,
     draining_brokers,
@@ -245,3 +246,54 @@ async def _rebalance(client: Client) -> int:
             break
         click.echo(f"{total} partitions moved", err=True)
     return total
+
+
+@cluster.group()
+def features() -> None:
+    """Show what the brokers' releases can do, and let the cluster use it."""
+
+
+@features.command(name="describe")
+@bootstrap_option
+@json_option
+def describe_features(bootstrap: tuple[str, int], as_json: bool) -> None:
+    """Show the cluster's level, and the version of each live broker.
+
+    The cluster writes nothing that a broker of its level cannot read.
+    """
+    found = with_client(bootstrap, cluster_features)
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "level": found.level,
+                    "highest": found.highest,
+                    "brokers": {str(each.broker_id): each.version for each in found.brokers},
+                }
+            )
+        )
+        return
+    print(f"level {found.level}  highest {found.highest}")
+    for each in sorted(found.brokers, key=lambda broker: broker.broker_id):
+        print(f"  broker {each.broker_id}  version {each.version}")
+
+
+@features.command()
+@click.option("--level", type=click.IntRange(1), help="Default: the highest that all brokers have.")
+@bootstrap_option
+@json_option
+def upgrade(level: int | None, bootstrap: tuple[str, int], as_json: bool) -> None:
+    """Raise the cluster's level. After that no broker of a lower version can join.
+
+    There is no way back. All live brokers must have the level's version.
+    """
+
+    async def raise_level(client: Client) -> int:
+        wanted = level if level is not None else (await cluster_features(client)).highest
+        return (await cluster_features(client, raise_to=wanted)).level
+
+    reached = with_client(bootstrap, raise_level)
+    if as_json:
+        print(json.dumps({"level": reached}))
+    else:
+        print(f"the cluster has level {reached}")

@@ -1,0 +1,40 @@
+"""The zones of clients. Traffic between zones costs money, so the broker counts its bytes.
+
+A consumer names its zone as `client.rack`. Producers have no such setting, so every client may name
+it in its `client.id`, as `zone=`, `ws_az=` or `diskless_az=`: `app,zone=eu-west-1a`.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+CLIENT_IDS_MAX: Final = 4096
+"""Client ids whose zones are remembered."""
+_NAMED: Final = re.compile(r"(?:^|[^A-Za-z0-9])(?:zone|ws_az|diskless_az)=([^,;\s]+)")
+
+
+class Crossing(StrEnum):
+    """Whether a client's bytes leave the broker's zone."""
+
+    SAME = "same"
+    OTHER = "other"
+    UNKNOWN = "unknown"
+    """The client names no zone, or the broker has none (`broker.rack`)."""
+
+
+@lru_cache(CLIENT_IDS_MAX)
+def named_zone(client_id: str) -> str | None:
+    """The zone that a client id names."""
+    found = _NAMED.search(client_id)
+    return None if found is None else found[1]
+
+
+def crossing(own: str | None, client_id: str | None, rack: str = "") -> Crossing:
+    """Whether bytes of a client cross zones. `own`: the broker's zone; `rack`: `client.rack`."""
+    zone = rack or (named_zone(client_id) if client_id else None)
+    if own is None or zone is None:
+        return Crossing.UNKNOWN
+    return Crossing.SAME if zone == own else Crossing.OTHER
