@@ -24,6 +24,7 @@ from tidelog.broker.settings.config_changes import ResourceType as Settings
 from tidelog.protocol.acl_codes import AclOperation, ResourceType
 from tidelog.protocol.api import ApiKey, OwnApiKey
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.own.features import NO_LEVEL
 from tidelog.protocol.wire import NULL_UUID
 
 READ, WRITE = AclOperation.READ, AclOperation.WRITE
@@ -221,6 +222,12 @@ def _forwarded(operation: AclOperation) -> NeedsOfRequest:
     return lambda asking: (
         Need.of(cluster(CLUSTER_ACTION if asking.request.is_forwarded else operation)),
     )
+
+
+def _features(asking: Asking) -> Iterator[Need]:
+    """A description, or a raise of the level."""
+    is_description = asking.request.raise_to == NO_LEVEL
+    yield Need.of(cluster(DESCRIBE if is_description else ALTER))
 
 
 _SEVERAL_KEYS_FROM = 4
@@ -444,6 +451,7 @@ _CLUSTER: Final[Mapping[int, Permission]] = {
     OwnApiKey.METADATA_MOVED: Permission(whole=_on_cluster(CLUSTER_ACTION)),
     OwnApiKey.DRAIN_BROKERS: Permission(whole=_on_cluster(ALTER)),
     OwnApiKey.REBALANCE_BROKERS: Permission(whole=_forwarded(ALTER)),
+    OwnApiKey.CLUSTER_FEATURES: Permission(whole=_features),
 }
 PERMISSIONS: Final[Mapping[int, Permission]] = MappingProxyType(
     {**_DATA, **_CLUSTER, **_GROUPS, **_TRANSACTIONS}

@@ -19,8 +19,8 @@ from tidelog.broker.read.fetch_session import (
     TopicKey,
 )
 from tidelog.broker.read.fetcher import FetchLimits, Isolation, PartitionRead
-from tidelog.protocol.acl_codes import AclOperation, ResourceType
 from tidelog.broker.telemetry.zones import Crossing, crossing
+from tidelog.protocol.acl_codes import AclOperation, ResourceType
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.fetch import (
     AbortedTransaction,

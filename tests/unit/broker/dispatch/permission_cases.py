@@ -28,7 +28,7 @@ from tidelog.protocol.schemas import (
     transactions,
 )
 from tidelog.protocol.schemas.cluster import configs, metadata, quorum, replicas, topics
-from tidelog.protocol.schemas.own import adopt, drains, flush, metadata_moved, rebalance
+from tidelog.protocol.schemas.own import adopt, drains, features, flush, metadata_moved, rebalance
 from tidelog.protocol.schemas.security import acls, scram
 
 TOPIC, GROUP, TRANSACTION = "flights", "pilots", "booking"
@@ -608,6 +608,8 @@ CASES: Final = [
     ),
     Case(metadata_moved.MetadataMovedRequest(), (0,), (ACT,)),
     Case(drains.DrainBrokersRequest(brokers=[drains.BrokerDrain(broker_id=9)]), (0,), (ALTER,)),
+    Case(features.ClusterFeaturesRequest(), (0,), (DESCRIBE,)),
+    Case(features.ClusterFeaturesRequest(raise_to=9), (0,), (ALTER,), note=" raised"),
     Case(rebalance.RebalanceBrokersRequest(), (0,), (ALTER,)),
     Case(
         rebalance.RebalanceBrokersRequest(is_forwarded=True), (0,), (ACT,), note=" between brokers"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.unit.coordinator.cluster.samples import RETIRED, after, fenced
 from tidelog.broker.collect.mark_file import decode_marks, encode_marks
+from tidelog.broker.collect.survey_file import decode_survey, encode_survey
 from tidelog.coordinator.cluster.log.leases import decode_lease, encode_lease, lease_key
 from tidelog.coordinator.cluster.records.bucket_format import (
     FORMAT_VERSION,
@@ -29,13 +30,14 @@ EXAMPLES = [text.encode() for text in re.findall(r"```json\n(.*?\n)```", PAGE)]
 
 
 def test_the_examples_are_objects_as_we_write_them() -> None:
-    entry, snapshot, credentials, lease, marks, _survey = EXAMPLES
+    entry, snapshot, credentials, lease, marks, survey = EXAMPLES
     assert encode_credentials(decode_credentials("k", credentials)) == credentials
     assert encode_entry(decode_entry("k", entry)) == entry
     assert encode_lease(decode_lease(lease_key(BrokerId(1)), lease)) == lease
     assert encode_snapshot(decode_snapshot("k", snapshot), 1_700_000_000_123) == snapshot
     assert decode_snapshot("k", snapshot) == after(fenced(), 2, RETIRED)
     assert encode_marks(*decode_marks("k", marks)) == marks
+    assert encode_survey(decode_survey("k", survey)) == survey
 
 
 def test_every_record_and_every_member_is_explained() -> None:
