@@ -6,6 +6,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,6 @@ from hypothesis import strategies as st
 from tidelog.coordinator.cluster.records.cluster_id import encode_cluster_id, is_cluster_id
 from tidelog.coordinator.cluster.records.records import (
     RECORD_TYPES,
-    ConfigScope,
     MetadataEntry,
     Record,
     decode_entry,
@@ -43,8 +43,8 @@ def record_strategy(kind: type[Any]) -> st.SearchStrategy[Any]:
             return TEXTS
         if annotation is UUID:
             return st.uuids()
-        if annotation is ConfigScope:
-            return st.sampled_from(ConfigScope)
+        if isinstance(annotation, type) and issubclass(annotation, Enum):
+            return st.sampled_from(annotation)
         if origin in (types.UnionType, typing.Union):
             return st.one_of([of(each) for each in arguments])
         if annotation is type(None):
