@@ -14,7 +14,7 @@ from tidelog.broker.clean import log_retention
 from tidelog.broker.collect import table_collector
 from tidelog.broker.collect.marks import Marks
 from tidelog.bucket import reachability
-from tidelog.bucket.reachability import Reachability
+from tidelog.bucket.survey import Survey, WalReferences
 from tidelog.bucket.views import atomic, partition_view, reading
 from tidelog.bucket.views.partition_view import PartitionView, TableEnd
 from tidelog.client.transactions import sink
@@ -48,10 +48,12 @@ def _no_grace() -> list[Patch]:
 def _floor_ignored() -> list[Patch]:
     """The collector takes slots for needless that no checkpoint has passed."""
 
-    def floor(self: Reachability, incarnation: Incarnation) -> Slot:
-        return Slot(_FAR)
+    right = Survey.wal
 
-    return [(Reachability, "floor", floor)]
+    def wal(self: Survey, owner: Incarnation) -> WalReferences:
+        return replace(right(self, owner), floor=Slot(_FAR))
+
+    return [(Survey, "wal", wal)]
 
 
 def _retention_past_stable() -> list[Patch]:
