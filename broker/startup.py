@@ -98,7 +98,14 @@ async def startup(
     peers = _open_peers(opened, membership, closing)
     coordination = _coordinate(opened, membership, writes, recovery, peers)
     ownership = new_ownership(
-        environment, settings.now, membership, writes, recovery, coordination.coordinators, peers
+        environment,
+        settings.now,
+        membership,
+        writes,
+        recovery,
+        coordination.coordinators,
+        peers,
+        opened.listeners.between_brokers.client,
     )
     closing.push_async_callback(ownership.giving.close)
     health = _health(opened, membership, writes, coordination, table_path, reads)
@@ -356,6 +363,7 @@ def _open_peers(opened: OpenedCluster, membership: Membership, closing: AsyncExi
         membership.state,
         membership.incarnation,
         opened.settings.now(),
+        opened.listeners.between_brokers.client,
     )
     closing.push_async_callback(peers.close)
     opened.metrics.registry.register(CountsCollector(peers.metrics))

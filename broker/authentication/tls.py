@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -32,14 +33,21 @@ _KEY_BITS = re.compile(r"AES_(\d)")
 FileStates = tuple[tuple[int, int, int] | None, ...]
 """What tells whether files have changed: time, size and inode of each; None if it is not there."""
 
+MakeContext = Callable[[str, TypedValues], ssl.SSLContext]
+"""Makes a context from the name and the settings of a listener."""
+
 
 class ListenerTls:
     """The keys and certificates of one listener."""
 
-    def __init__(self, listener: str, values: TypedValues) -> None:
-        """`values`: the settings of the listener. Raises InvalidConfiguration."""
+    def __init__(self, listener: str, values: TypedValues, make: MakeContext | None = None) -> None:
+        """`values`: the settings of the listener. Raises InvalidConfiguration.
+
+        `make`: makes the context; by default that for handshakes with clients.
+        """
         self.listener = listener
         self._values = values
+        self._make = make or server_context
         self._rules = PrincipalRules(values.text("ssl.principal.mapping.rules"))
         self._files = [
             Path(path)
@@ -47,7 +55,7 @@ class ListenerTls:
             if (path := values.optional_text(name)) is not None
         ]
         self._seen = self._file_states()
-        self.context = server_context(listener, values)
+        self.context = self._make(listener, values)
         """The context for new handshakes."""
 
     def reload(self, *, forced: bool = False) -> bool:
@@ -60,7 +68,7 @@ class ListenerTls:
             return False
         self._seen = states
         try:
-            self.context = server_context(self.listener, self._values)
+            self.context = self._make(self.listener, self._values)
         except InvalidConfiguration as error:
             logger.error(
                 "changed certificates are not taken; the old ones stay in force",
@@ -86,6 +94,30 @@ def server_context(listener: str, values: TypedValues) -> ssl.SSLContext:
     """The context for handshakes with clients. Raises InvalidConfiguration."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    _restrict(context, listener, values)
+    _load_keys(context, listener, values)
+    _load_trusted(context, listener, values)
+    context.verify_mode = _CLIENT_AUTH[values.text("ssl.client.auth")]
+    return context
+
+
+def peer_context(listener: str, values: TypedValues) -> ssl.SSLContext:
+    """The context for handshakes with other brokers at this listener.
+
+    Without a trust store the authorities of the platform are trusted. Raises InvalidConfiguration.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = values.text("ssl.endpoint.identification.algorithm") == "https"
+    _restrict(context, listener, values)
+    _load_keys(context, listener, values)
+    _load_trusted(context, listener, values)
+    if values.optional_text("ssl.truststore.location") is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    return context
+
+
+def _restrict(context: ssl.SSLContext, listener: str, values: TypedValues) -> None:
+    """Allow only the listener's versions and cipher suites."""
     versions = [_VERSIONS[name] for name in values.items_of("ssl.enabled.protocols")]
     if not versions:
         raise InvalidConfiguration(f"listener {listener}: ssl.enabled.protocols names no version")
@@ -93,10 +125,6 @@ def server_context(listener: str, values: TypedValues) -> ssl.SSLContext:
     suites = values.items_of("ssl.cipher.suites")
     if suites:
         _choose_suites(context, suites)
-    _load_keys(context, listener, values)
-    _load_trusted(context, listener, values)
-    context.verify_mode = _CLIENT_AUTH[values.text("ssl.client.auth")]
-    return context
 
 
 def _load_keys(context: ssl.SSLContext, listener: str, values: TypedValues) -> None:

@@ -10,6 +10,10 @@ from ipaddress import ip_address
 from typing import NoReturn
 
 from tidelog.broker.authentication.attempt import SaslTerms
+from tidelog.broker.authentication.inter_broker import (
+    InterBrokerSecurity,
+    inter_broker_security,
+)
 from tidelog.broker.authentication.sasl import PresentCredentials, sasl_terms
 from tidelog.broker.authentication.tls import ListenerTls
 from tidelog.broker.environment import BrokerEnvironment
@@ -33,18 +37,24 @@ class OpenedListeners:
     """By listener, for those with TLS."""
     sasl: Mapping[str, SaslTerms]
     """By listener, for those with SASL."""
+    between_brokers: InterBrokerSecurity
+    """How this broker connects to the listeners of others."""
 
     def reload_certificates(self) -> None:
         """Read all files of keys and certificates again."""
-        for each in self.tls.values():
+        for each in self._certificates():
             each.reload(forced=True)
 
     async def watch_certificates(self, clock: Clock, interval_ms: int) -> NoReturn:
         """Take files of keys and certificates that change, for ever."""
         while True:
             await clock.sleep(interval_ms / 1000)
-            for each in self.tls.values():
+            for each in self._certificates():
                 each.reload()
+
+    def _certificates(self) -> list[ListenerTls]:
+        between = self.between_brokers.tls
+        return [*self.tls.values(), *([] if between is None else [between])]
 
 
 async def open_listeners(
@@ -76,11 +86,13 @@ async def open_listeners(
         for each in configs.all
         if each.protocol.uses_sasl
     }
+    between = next(each for each in configs.all if each.name == configs.inter_broker)
+    security = inter_broker_security(between, settings)
     addresses = []
     for config in configs.all:
         addresses.append(await ReservedAddress.of(environment.network, config))
         closing.push_async_callback(addresses[-1].close)
-    opened = OpenedListeners(tuple(addresses), configs.inter_broker, tls, sasl)
+    opened = OpenedListeners(tuple(addresses), configs.inter_broker, tls, sasl, security)
     for name in unprotected(opened, settings):
         logger.warning(
             "clients beyond this machine can connect without authentication; give the listener a"

@@ -16,6 +16,7 @@ from tidelog.broker.ownership.partition_recovery import PartitionRecovery
 from tidelog.broker.ownership.rebalances import Rebalances
 from tidelog.broker.peers.peers import Peers
 from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.client.security import ClientSecurity
 from tidelog.coordinator.cluster.membership.watcher import Watcher
 
 
@@ -39,8 +40,12 @@ def new_ownership(
     recovery: PartitionRecovery,
     coordinators: Coordinators,
     peers: Peers,
+    security: ClientSecurity | None,
 ) -> Ownership:
-    """The parts of one incarnation. The start has taken over the fenced incarnations it found."""
+    """The parts of one incarnation. The start has taken over the fenced incarnations it found.
+
+    `security`: that of the connections to other brokers.
+    """
     metadata, me = membership.metadata, membership.incarnation
     watcher = Watcher(
         metadata,
@@ -52,6 +57,7 @@ def new_ownership(
         me,
         settings().integer("wal.uploads.in.flight.max"),
         membership.progress.uploads,
+        security=security,
     )
     giving = PartitionGiving(metadata, writes, coordinators.keep_in_step)
     balancer = Balancer(metadata, me, giving, environment.clock, settings)

@@ -15,6 +15,7 @@ from tidelog.broker.peers.reassignments import MoveUnderWay, ReassignmentForm
 from tidelog.broker.peers.rebalances import Rebalanced, RebalanceForm
 from tidelog.broker.peers.requests import PeerRequests
 from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.client.security import ClientSecurity
 from tidelog.client.settings import ClientSettings
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -34,11 +35,15 @@ class Peers:
         state: Callable[[], ClusterState],
         incarnation: Incarnation,
         settings: BrokerSettings,
+        security: ClientSecurity | None = None,
     ) -> None:
+        """`security`: that of the listener between brokers; None is plain text."""
         self._state = state
         self._own = incarnation.epoch
         self.metrics = PeerMetrics()
-        self._connections = PeerConnections(network, state, peer_settings(incarnation, settings))
+        self._connections = PeerConnections(
+            network, state, peer_settings(incarnation, settings, security)
+        )
         self._enlistments: PeerRequests[Enlistment, Enlisted] = PeerRequests(
             self._connections, clock, entropy, EnlistmentForm(), self.metrics
         )
@@ -118,10 +123,13 @@ class Peers:
         await self._connections.close()
 
 
-def peer_settings(incarnation: Incarnation, settings: BrokerSettings) -> ClientSettings:
+def peer_settings(
+    incarnation: Incarnation, settings: BrokerSettings, security: ClientSecurity | None
+) -> ClientSettings:
     """The broker's part as a client of other brokers."""
     return ClientSettings(
         client_id=f"broker-{incarnation.broker_id}",
         connect_timeout_ms=settings.integer("socket.connection.setup.timeout.ms"),
         request_timeout_ms=settings.integer("request.timeout.ms"),
+        security=security,
     )

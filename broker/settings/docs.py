@@ -127,6 +127,8 @@ def _row(setting: Setting, default: str) -> str:
     marks = []
     if setting.per_listener:
         marks.append("*Per listener.*")
+    if setting.per_mechanism:
+        marks.append("*Per listener and mechanism alone.*")
     if setting.dynamic and setting.scope is Scope.BROKER:
         marks.append("*Dynamic.*")
     if setting.effect is Effect.NONE:

@@ -303,6 +303,8 @@ class Setting:
     effect: Effect = Effect.REAL
     per_listener: bool = False
     """Whether `listener.name.NAME.` before the name sets it for one listener."""
+    per_mechanism: bool = False
+    """Whether only `listener.name.NAME.MECHANISM.` before the name sets it."""
     synonyms: tuple[Synonym, ...] = ()
     """The broker settings of a topic's or group's setting, of which the first set one counts."""
     kafka_default: str | None = None

@@ -206,17 +206,9 @@ def _check_ports(listeners: list[ListenerConfig]) -> None:
 def _with_inter_broker(
     settings: BrokerSettings, listeners: tuple[ListenerConfig, ...]
 ) -> ListenerConfigs:
-    found = ListenerConfigs(
+    return ListenerConfigs(
         listeners, _inter_broker(settings, tuple([each.name for each in listeners]))
     )
-    protocol = next(each.protocol for each in listeners if each.name == found.inter_broker)
-    if protocol is not SecurityProtocol.PLAINTEXT:
-        raise InvalidConfiguration(
-            f"the listener between brokers, {found.inter_broker}, has the protocol"
-            f" {protocol.value}; this version's brokers reach each other by PLAINTEXT alone: set"
-            " inter.broker.listener.name to a PLAINTEXT listener of a protected network"
-        )
-    return found
 
 
 def _inter_broker(settings: BrokerSettings, names: tuple[str, ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,8 @@ RESERVED_VARIABLES: Final = frozenset(
 _VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
     {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in BROKER_TABLE}
 )
+
+_SCRAM: Final = re.compile(r"\.scram\.sha\.(256|512)\.")
 
 
 def load_settings(
@@ -77,6 +80,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[object,
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in RESERVED_VARIABLES:
             continue
         dotted = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
+        # The name of a variable has no hyphens.
+        dotted = _SCRAM.sub(r".scram-sha-\1.", dotted)
         given[_VARIABLES.get(variable, dotted)] = (value, f"environment {variable}")
     return given
 

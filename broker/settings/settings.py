@@ -35,7 +35,11 @@ from tidelog.broker.settings.tables.listeners import LISTENER_SETTINGS
 from tidelog.broker.settings.tables.logs import TOPIC_DEFAULT_SETTINGS
 from tidelog.broker.settings.tables.own import OWN_SETTINGS
 from tidelog.broker.settings.tables.producers import PRODUCER_SETTINGS
-from tidelog.broker.settings.tables.security import AUTHENTICATION_SETTINGS, TLS_SETTINGS
+from tidelog.broker.settings.tables.security import (
+    AUTHENTICATION_SETTINGS,
+    SASL_MECHANISMS,
+    TLS_SETTINGS,
+)
 from tidelog.broker.settings.tables.topics import TOPIC_SETTINGS
 from tidelog.errors import InvalidConfiguration
 
@@ -73,6 +77,7 @@ _SYNONYM_GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 LISTENER_PREFIX: Final = "listener.name."
+_MECHANISMS: Final = frozenset({name.lower() for name in SASL_MECHANISMS})
 
 
 class SettingSource(IntEnum):
@@ -343,7 +348,9 @@ def parse_broker_setting(name: str, raw: object, origin: str) -> SettingValue:
     setting = _setting_of(name)
     if setting is None:
         remedy = "it is a setting of topics"
-        if name not in TOPIC_TABLE:
+        if name in BROKER_TABLE:
+            remedy = f"give it for a listener and a mechanism, as listener.name.x.plain.{name}"
+        elif name not in TOPIC_TABLE:
             remedy = suggested_setting(name, BROKER_TABLE)
         raise InvalidConfiguration(f"unknown setting {name} ({origin}): {remedy}")
     try:
@@ -354,10 +361,19 @@ def parse_broker_setting(name: str, raw: object, origin: str) -> SettingValue:
 
 
 def _setting_of(name: str) -> Setting | None:
-    """The setting of this name; for `listener.name.NAME.SETTING` that of the last part."""
+    """The setting of this name.
+
+    For `listener.name.NAME.SETTING` and `listener.name.NAME.MECHANISM.SETTING` that of the last
+    part.
+    """
     if not name.startswith(LISTENER_PREFIX):
-        return BROKER_TABLE.get(name)
+        setting = BROKER_TABLE.get(name)
+        return None if setting is None or setting.per_mechanism else setting
     _, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
+    mechanism, _, last = rest.partition(".")
+    if mechanism in _MECHANISMS:
+        setting = BROKER_TABLE.get(last)
+        return setting if setting is not None and setting.per_mechanism else None
     setting = BROKER_TABLE.get(rest)
     return setting if setting is not None and setting.per_listener else None
 

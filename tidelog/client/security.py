@@ -37,7 +37,8 @@ class ClientSecurity:
     """The protection of a client's connections."""
 
     protocol: SecurityProtocol
-    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    tls: Callable[[], ssl.SSLContext] | None = field(default=None, repr=False)
+    """Gives the context of each new handshake, since certificates change; None: no TLS."""
     mechanism: str = ""
     username: str = ""
     password: str = field(default="", repr=False)
@@ -61,7 +62,10 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity | None:
         raise InvalidConfiguration(f"security.protocol = {text}: must be one of {known}") from None
     if protocol is SecurityProtocol.PLAINTEXT:
         return None
-    tls = client_context(properties) if protocol.uses_tls else None
+    tls = None
+    if protocol.uses_tls:
+        context = client_context(properties)
+        tls = lambda: context  # noqa: E731
     if not protocol.uses_sasl:
         return ClientSecurity(protocol, tls)
     mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms", "")

@@ -65,7 +65,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
                 security = settings.security
-                tls = None if security is None else security.tls
+                tls = None
+                if security is not None and security.tls is not None:
+                    tls = security.tls()
                 await network.connect(lambda: connection, *address, tls=tls)
                 await connection._agree()
                 if security is not None and security.protocol.uses_sasl:

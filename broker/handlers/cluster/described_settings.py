@@ -23,7 +23,6 @@ _ABSENT: Final = (
         security.providers string
         ssl.allow.dn.changes boolean false
         ssl.allow.san.changes boolean false
-        ssl.endpoint.identification.algorithm string https
         ssl.engine.factory.class class
         ssl.keymanager.algorithm string SunX509
         ssl.keystore.certificate.chain password
@@ -41,7 +40,6 @@ _ABSENT: Final = (
         "SASL",
         """
         sasl.client.callback.handler.class class
-        sasl.jaas.config password
         sasl.kerberos.kinit.cmd string /usr/bin/kinit
         sasl.kerberos.min.time.before.relogin long 60000
         sasl.kerberos.principal.to.local.rules list DEFAULT
@@ -59,7 +57,6 @@ _ABSENT: Final = (
         sasl.login.retry.backoff.max.ms long 10000
         sasl.login.retry.backoff.ms long 100
         sasl.mechanism.controller.protocol string GSSAPI
-        sasl.mechanism.inter.broker.protocol string GSSAPI
         sasl.oauthbearer.clock.skew.seconds int 30
         sasl.oauthbearer.expected.audience list
         sasl.oauthbearer.expected.issuer string

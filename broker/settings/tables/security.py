@@ -9,6 +9,7 @@ from tidelog.broker.settings.kinds import AtLeast, ListOf, OneOf, Setting, Setti
 from tidelog.broker.settings.tables.columns import ANY, INT, LIST, LONG, NONE, STRING
 
 PASSWORD = SettingType.PASSWORD
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 # fmt: off
 TLS_SETTINGS: tuple[Setting, ...] = (
@@ -25,6 +26,9 @@ TLS_SETTINGS: tuple[Setting, ...] = (
     Setting("ssl.truststore.location", STRING, None, ANY,
         "A file with the certificates of the authorities that sign the certificates of clients and"
         " of other brokers.", per_listener=True),
+    Setting("ssl.endpoint.identification.algorithm", STRING, "https", OneOf(("https", "")),
+        "https: a broker that connects to another one compares the host with the names in its"
+        " certificate. Empty: it does not.", per_listener=True),
     Setting("ssl.client.auth", STRING, "none", OneOf(("none", "requested", "required")),
         "Whether clients present certificates.", per_listener=True),
     Setting("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), ListOf(("TLSv1.2", "TLSv1.3")),
@@ -40,9 +44,16 @@ TLS_SETTINGS: tuple[Setting, ...] = (
 
 AUTHENTICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("sasl.enabled.mechanisms", LIST, (),
-        ListOf(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")),
+        ListOf(SASL_MECHANISMS),
         "The mechanisms by which clients authenticate.", kafka_default="GSSAPI",
         per_listener=True),
+    Setting("sasl.mechanism.inter.broker.protocol", STRING, None, OneOf((None, *SASL_MECHANISMS)),
+        "The mechanism by which brokers authenticate with each other, if their listener has SASL."
+        " It is one of the listener's sasl.enabled.mechanisms.", kafka_default="GSSAPI"),
+    Setting("sasl.jaas.config", PASSWORD, None, ANY,
+        "The name and the password of the broker at the other brokers: `MODULE required"
+        " username=\"...\" password=\"...\";`, with Kafka's login module of the mechanism. It is"
+        " given as `listener.name.NAME.scram-sha-512.sasl.jaas.config`.", per_mechanism=True),
     Setting("sasl.server.max.receive.size", INT, 524288, AtLeast(1),
         "The largest request before and during authentication.", per_listener=True),
     Setting("connection.failed.authentication.delay.ms", INT, 100, AtLeast(0),

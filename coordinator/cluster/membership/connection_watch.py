@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from tidelog.client.security import ClientSecurity
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transport import BrokerConnection
 from tidelog.clock import Clock
@@ -66,8 +67,12 @@ class ConnectionWatch:
         lease: LeaseKeeper,
         me: Incarnation,
         fence: Callable[[Verdict], Awaitable[bool]],
+        security: ClientSecurity | None,
     ) -> None:
-        """`fence`: appends a verdict's fence, and tells whether it did."""
+        """`fence`: appends a verdict's fence, and tells whether it did.
+
+        `security`: that of the listener between brokers; None is plain text.
+        """
         self._network = network
         self._store = store
         self._clock = clock
@@ -81,6 +86,7 @@ class ConnectionWatch:
             client_id=f"broker-{me.broker_id}",
             connect_timeout_ms=ANSWER_MS_MAX,
             request_timeout_ms=ANSWER_MS_MAX,
+            security=security,
         )
         self._scratch = new_scratch()
         self._open: dict[Epoch, BrokerConnection] = {}

@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
+from tidelog.client.security import ClientSecurity
 from tidelog.clock import Clock
 from tidelog.concurrency import all_results, read_all
 from tidelog.coordinator.cluster.log.leases import Lease, lease_key, read_lease
@@ -68,11 +69,12 @@ class Watcher:
         in_flight_max: int,
         uploads: Callable[[], Uploads],
         sizes: Callable[[], Mapping[TopicPartition, int]] = lambda: NO_SIZES,
+        security: ClientSecurity | None = None,
     ) -> None:
         """`log` must be followed by another task: looks read no metadata.
 
         `lease`: the own lease. `in_flight_max`: see `take_over`. `uploads`: those of the own WAL.
-        `sizes`: the known bytes of partitions, for their division.
+        `sizes`: the known bytes of partitions, for their division. `security`: see ConnectionWatch.
         """
         self._log = log
         self._store = store
@@ -86,7 +88,7 @@ class Watcher:
         self._heartbeat_seconds = log.settings.heartbeat_interval_ms / 1000
         self._leases = LeaseWatch(me, self._heartbeat_seconds)
         self._connections = ConnectionWatch(
-            network, store, clock, entropy, log, lease, me, self._fence_by_connection
+            network, store, clock, entropy, log, lease, me, self._fence_by_connection, security
         )
         self._service = ServiceWatch(
             log.settings.session_timeout_ms / 1000, self._heartbeat_seconds

@@ -1,0 +1,73 @@
+"""How a broker protects its connections to other brokers, and authenticates there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tidelog.broker.authentication.jaas import Login, parse_login
+from tidelog.broker.authentication.tls import ListenerTls, peer_context
+from tidelog.broker.settings.listeners import ListenerConfig
+from tidelog.broker.settings.settings import (
+    LISTENER_PREFIX,
+    BrokerSettings,
+    TypedValues,
+)
+from tidelog.client.security import ClientSecurity
+from tidelog.errors import InvalidConfiguration
+from tidelog.security_protocol import SecurityProtocol
+
+_MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"
+_LOGIN: Final = "sasl.jaas.config"
+
+
+@dataclass(frozen=True, slots=True)
+class InterBrokerSecurity:
+    """The broker's side as a client of the listener between brokers."""
+
+    client: ClientSecurity | None
+    """None: plain text without authentication."""
+    tls: ListenerTls | None
+    """The keys and certificates, which the broker takes again when their files change."""
+
+
+def inter_broker_security(
+    listener: ListenerConfig, settings: BrokerSettings
+) -> InterBrokerSecurity:
+    """The security by which brokers reach this listener. Raises InvalidConfiguration."""
+    name, protocol = listener.name, listener.protocol
+    if protocol is SecurityProtocol.PLAINTEXT:
+        return InterBrokerSecurity(None, None)
+    values = settings.at_listener(name)
+    tls = ListenerTls(name, values, peer_context) if protocol.uses_tls else None
+    client = ClientSecurity(protocol, None if tls is None else lambda: tls.context)
+    if protocol.uses_sasl:
+        mechanism = _mechanism(name, values)
+        login = _login(name, values, mechanism)
+        client = replace(
+            client, mechanism=mechanism, username=login.username, password=login.password
+        )
+    return InterBrokerSecurity(client, tls)
+
+
+def _mechanism(listener: str, values: TypedValues) -> str:
+    mechanism = values.optional_text(_MECHANISM)
+    enabled = values.items_of("sasl.enabled.mechanisms")
+    if mechanism is None or mechanism not in enabled:
+        raise InvalidConfiguration(
+            f"brokers authenticate with each other at the listener {listener}: set {_MECHANISM} to"
+            f" one of its sasl.enabled.mechanisms ({', '.join(enabled)})"
+        )
+    return mechanism
+
+
+def _login(listener: str, values: TypedValues, mechanism: str) -> Login:
+    own = f"{mechanism.lower()}.{_LOGIN}"
+    setting = f"{LISTENER_PREFIX}{listener.lower()}.{own}"
+    text = values.optional_text(own) if own in values else None
+    if text is None:
+        raise InvalidConfiguration(
+            f"brokers authenticate with each other at the listener {listener}: set {setting} to"
+            " their name and password"
+        )
+    return parse_login(setting, text, mechanism)

@@ -1,0 +1,220 @@
+"""Brokers reach each other by protected listeners, and need CLUSTER_ACTION there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.authentication.certificates import Authority
+from tests.unit.broker.one_broker import PATIENT, TOPIC, OneBroker, World, run
+from tests.unit.broker.ownership.test_several_brokers import (
+    epoch_of,
+    reassign,
+    until_served,
+    values,
+)
+from tests.unit.broker.peers.several import OK, RoutedClient, divided
+from tests.unit.broker.transactional_client import read
+from tidelog.broker.authentication.inter_broker import inter_broker_security
+from tidelog.broker.settings.listeners import ListenerConfig
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.cli.scram_options import NewCredential, new_salt
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.log.credential_files import change_credentials
+from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.entropy import SeededEntropy
+from tidelog.errors import InvalidConfiguration
+from tidelog.scram import ScramMechanism
+from tidelog.security_protocol import SecurityProtocol
+from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.stores.memory import MemoryStore
+
+MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+BROKER, PASSWORD = "broker", 'a "secret"'
+MECHANISM_SETTING = "sasl.mechanism.inter.broker.protocol"
+BETWEEN = ListenerConfig("BROKERS", SecurityProtocol.SASL_PLAINTEXT, None, None)
+
+
+def login(mechanism: str, password: str = PASSWORD) -> dict[str, object]:
+    quoted = password.replace('"', '\\"')
+    return {
+        "sasl_mechanism_inter_broker_protocol": mechanism,
+        f"listener.name.brokers.{mechanism.lower()}.sasl.jaas.config": (
+            f'{MODULES[mechanism]} required username="{BROKER}" password="{quoted}";'
+        ),
+    }
+
+
+def protected(
+    folder: Path, protocol: str, mechanism: str = "", **settings: object
+) -> dict[str, object]:
+    """The settings of a broker that has only the listener between brokers, and an authorizer."""
+    found: dict[str, object] = PATIENT | {
+        "wal_linger_ms": 0,
+        "broker_heartbeat_interval_ms": 60_000,
+        "listeners": "BROKERS://127.0.0.1:0",
+        "listener_security_protocol_map": f"BROKERS:{protocol}",
+        "inter_broker_listener_name": "BROKERS",
+        "authorizer_class_name": "acl",
+        "super_users": f"User:{BROKER}",
+    }
+    if mechanism:
+        found |= {
+            "sasl_enabled_mechanisms": mechanism,
+            "connection_failed_authentication_delay_ms": 0,
+            **login(mechanism),
+        }
+    if protocol.endswith("SSL"):
+        authority = Authority.create(folder)
+        found |= {
+            "ssl_keystore_location": str(authority.issue(BROKER)),
+            "ssl_truststore_location": str(authority.trusted),
+            "ssl_principal_mapping_rules": "RULE:^CN=(.*?),.*$/$1/",
+            "ssl_client_auth": "none" if mechanism else "required",
+        }
+    return found | settings
+
+
+async def with_user(store: ObjectStore) -> World:
+    """A cluster that knows the brokers' user, as `tidelog bucket create --add-scram` makes it."""
+    entropy = SeededEntropy(7)
+    log = await MetadataLog.open(store, SystemClock(), entropy, create=True)
+    mechanism = ScramMechanism.SCRAM_SHA_512
+    verifier = NewCredential(BROKER, mechanism, PASSWORD).verifier(new_salt())
+    added = {(BROKER, mechanism): verifier}
+    await change_credentials(log, store, entropy, None, lambda now: now.changed((), added))
+    await log.close()
+    return World(store)
+
+
+async def until_it_watches(one: OneBroker, other: OneBroker) -> None:
+    """Wait until a broker holds a connection on which another one has named its incarnation."""
+    watch = one.broker.ownership.watcher._connections
+    while epoch_of(other) not in watch._open:
+        await one.broker.environment.clock.sleep(0.001)
+
+
+async def until_fenced(one: OneBroker, dead: OneBroker) -> None:
+    while one.broker.membership.state().is_live(epoch_of(dead)):
+        await one.broker.environment.clock.sleep(0.01)
+        await one.broker.membership.metadata.refresh()
+
+
+WAYS = pytest.mark.parametrize(
+    ("protocol", "mechanism"),
+    [("SASL_PLAINTEXT", "SCRAM-SHA-512"), ("SASL_SSL", "PLAIN"), ("SSL", "")],
+    ids=["SCRAM", "PLAIN over TLS", "mTLS"],
+)
+
+
+@WAYS
+def test_moves_transactions_and_fences_work_over_protected_connections(
+    tmp_path: Path, protocol: str, mechanism: str
+) -> None:
+    """The lease of the killed broker is valid for minutes: only a broken connection fences it."""
+
+    async def story() -> None:
+        world = await with_user(MemoryStore(SystemClock()))
+        world.settings = BrokerSettings.of(**protected(tmp_path, protocol, mechanism))
+        async with (
+            divided(world, 0, 1, coordinator=1, groups=0) as (first, second),
+            world.broker(2, politely=False) as third,
+        ):
+            producer = RoutedClient(second, [first, second], first)
+            assert await producer.init() is OK
+            for number in range(2):
+                assert await producer.send(b"%d" % number, number) is OK
+            assert await producer.end(commit=True) is OK
+            for number, leader in enumerate((first, second)):
+                while not await read(leader, number):
+                    await leader.broker.environment.clock.sleep(0.001)
+                assert await read(leader, number) == [b"%d" % number]
+
+            # The second broker passes the request on to the owner, which is the first.
+            assert await reassign(second, 0, 2) == (OK, None)
+            topic = third.broker.membership.state().topic_named(TOPIC)
+            assert topic is not None
+            await until_served(third, topic.topic_id, 0)
+            assert await values(third, 0) == [b"0"]
+
+            for one in (first, second):
+                await until_it_watches(one, third)
+                await until_it_watches(one, second if one is first else first)
+            third.run.cancel()
+            await asyncio.gather(third.run, return_exceptions=True)
+            await until_fenced(first, third)
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"super_users": "User:other"}, "no result answers Move"),
+        (login("SCRAM-SHA-512", "wrong"), "SASL_AUTHENTICATION_FAILED"),
+    ],
+    ids=["no CLUSTER_ACTION", "a wrong password"],
+)
+def test_a_broker_without_permission_or_password_is_refused_by_the_others(
+    tmp_path: Path, change: dict[str, object], why: str
+) -> None:
+    async def story() -> None:
+        world = await with_user(MemoryStore(SystemClock()))
+        # A broker that ends would go on trying to give its partitions away.
+        more = change | {"controlled_shutdown_enable": False}
+        settings = protected(tmp_path, "SASL_PLAINTEXT", "SCRAM-SHA-512", **more)
+        world.settings = BrokerSettings.of(**settings)
+        async with divided(world, 0, 1) as (first, second):
+            code, told = await reassign(second, 0, 1)
+            assert code != OK
+            assert why in str(told)
+            assert "wrong" not in str(told)
+            assert await values(first, 0) == []
+            assert first.broker.membership.state().owned_by(epoch_of(first))
+
+    run(story)
+
+
+def test_changed_certificates_protect_the_next_connection(tmp_path: Path) -> None:
+    settings = BrokerSettings.of(**protected(tmp_path, "SSL"))
+    listener = ListenerConfig("BROKERS", SecurityProtocol.SSL, None, None)
+    security = inter_broker_security(listener, settings)
+    assert security.client is not None
+    assert security.client.tls is not None
+    assert security.tls is not None
+    before = security.client.tls()
+    assert not security.tls.reload()
+    protected(tmp_path, "SSL")  # another authority, and its certificate
+    assert security.tls.reload()
+    assert security.client.tls() is not before
+    assert security.client.tls().check_hostname
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({MECHANISM_SETTING: None}, f"set {MECHANISM_SETTING} to one of its .*SCRAM-SHA-512"),
+        ({MECHANISM_SETTING: "PLAIN"}, f"set {MECHANISM_SETTING} to one of its"),
+        ({"login": None}, "set listener.name.brokers.scram-sha-512.sasl.jaas.config to"),
+        ({"login": "Module secret"}, "jaas.config = .hidden.: it does not begin with"),
+    ],
+)
+def test_an_incomplete_login_is_refused_by_name(
+    tmp_path: Path, change: dict[str, str | None], why: str
+) -> None:
+    own = "listener.name.brokers.scram-sha-512.sasl.jaas.config"
+    settings = protected(tmp_path, "SASL_PLAINTEXT", "SCRAM-SHA-512")
+    for name, value in change.items():
+        key = own if name == "login" else name.replace(".", "_")
+        if value is None:
+            del settings[key]
+        else:
+            settings[key] = value
+    with pytest.raises(InvalidConfiguration, match=why) as refused:
+        inter_broker_security(BETWEEN, BrokerSettings.of(**settings))
+    assert "secret" not in str(refused.value)
