@@ -20,10 +20,11 @@ from confluent_kafka.admin import (
 )
 
 from tidelog.client.pool import Client
+from tidelog.client.security import security_of
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transactions.admin import describe_transaction, list_transactions
 from tidelog.clock import SystemClock
-from tidelog.errors import InvalidConfiguration, Refused
+from tidelog.errors import InvalidConfiguration
 from tidelog.network import SocketNetwork
 from tidelog.sdk.connecting import completed, made, repeated
 from tidelog.sdk.errors import RetriableError, translated
@@ -59,6 +60,10 @@ class TransactionDescription:
     """The topics and partitions of a transaction that has not ended."""
 
 
+_SECURITY: Final = ("security.", "ssl.", "sasl.")
+"""How the names of settings of TLS and SASL begin."""
+
+
 class Admin:
     """`Admin("127.0.0.1:9092")`. Calls wait for the answer, for at most `max.block.ms`."""
 
@@ -66,7 +71,11 @@ class Admin:
         """Raises InvalidConfiguration."""
         configuration = admin_configuration(bootstrap, settings)
         self._bootstrap = bootstrap
-        self._security = str(configuration.passed.get("security.protocol", "PLAINTEXT"))
+        self._security = {
+            name: _text(value)
+            for name, value in configuration.passed.items()
+            if name.startswith(_SECURITY)
+        }
         self._block_ms_max = configuration.block_ms_max
         self._client = made(AdminClient, configuration.passed)
 
@@ -216,16 +225,14 @@ class Admin:
             raise translated(error, what) from error
 
     def _ask_directly(self, ask: Callable[[Client], Awaitable[T]]) -> T:
-        """The answer to a request that librdkafka does not know, through Tidelog's own client."""
-        if self._security.upper() != "PLAINTEXT":
-            raise Refused(
-                f"transactions: with security.protocol={self._security} the SDK cannot ask for"
-                " them; use Kafka's tool kafka-transactions"
-            )
+        """The answer to a request that librdkafka does not know, through Tidelog's own client.
+
+        Raises InvalidConfiguration for a setting of TLS or SASL that only librdkafka knows.
+        """
+        settings = ClientSettings(client_id="tidelog", security=security_of(self._security))
 
         async def run() -> T:
             addresses = [_address(each) for each in self._bootstrap.split(",")]
-            settings = ClientSettings(client_id="tidelog")
             async with Client(SocketNetwork(), SystemClock(), addresses, settings) as client:
                 return await ask(client)
 
