@@ -84,6 +84,7 @@ def test_a_seed_replays_to_the_byte_in_another_interpreter() -> None:
 
 
 _SHOWN_BY = {
+    "duplicates-at-once": 15,
     "acknowledge-out-of-order": 5,
     "no-seal": 10,
     "replay-skips-slots": 5,

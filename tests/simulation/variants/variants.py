@@ -16,6 +16,7 @@ from tests.simulation.variants.segment_variants import SEGMENT_VARIANTS
 from tests.simulation.variants.transaction_variants import TRANSACTION_VARIANTS
 from tests.simulation.world.patches import Breakage, Patch, patched
 from tidelog.broker.dispatch.request_order import RequestOrder
+from tidelog.broker.partitions.log_writer import LogWriter, WrittenBatch
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
 from tidelog.coordinator.cluster.membership import takeover
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
@@ -33,6 +34,8 @@ from tidelog.wal.recover.fencing import WalEnd
 from tidelog.wal.write.checkpoint import newest_checkpoint
 from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
 from tidelog.wal.write.writer import Told, WalLost, WalWriter
+
+_DURABLE_ALREADY = Slot(-1)
 
 
 def _no_dedupe() -> list[Patch]:
@@ -60,6 +63,19 @@ def _acknowledge_early() -> list[Patch]:
         asyncio.get_running_loop().call_soon(told, None)
 
     return [(WalWriter, "durable", durable), (WalWriter, "tell", tell)]
+
+
+def _duplicates_at_once() -> list[Patch]:
+    """A repeated batch is answered before the original is durable (H4)."""
+    right = LogWriter.append
+
+    def append(self: LogWriter, *arguments: Any, **named: Any) -> WrittenBatch:
+        written = right(self, *arguments, **named)
+        if not written.appended.duplicate:
+            return written
+        return WrittenBatch(written.appended, _DURABLE_ALREADY)
+
+    return [(LogWriter, "append", append)]
 
 
 def _acknowledge_out_of_order() -> list[Patch]:
@@ -218,6 +234,7 @@ LOG_VARIANTS: dict[str, Breakage] = {
     "no-dedupe": _no_dedupe,
     "no-sequence-check": _no_sequence_check,
     "acknowledge-early": _acknowledge_early,
+    "duplicates-at-once": _duplicates_at_once,
     "acknowledge-out-of-order": _acknowledge_out_of_order,
     "no-seal": _no_seal,
     "end-too-low": _end_too_low,
