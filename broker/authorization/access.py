@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
@@ -57,6 +58,12 @@ class Need(NamedTuple):
         return cls(wants, REFUSALS[wants[-1].resource_type])
 
 
+@lru_cache(maxsize=4096)
+def needed(operation: AclOperation, resource_type: ResourceType, name: str) -> Need:
+    """The need of one operation on one resource. Names are kept: give it short ones alone."""
+    return Need.of(Want(operation, resource_type, name))
+
+
 def cluster(operation: AclOperation, *, is_quiet: bool = False) -> Want:
     """An operation on the cluster."""
     return Want(operation, ResourceType.CLUSTER, CLUSTER_NAME, is_quiet)
@@ -103,9 +110,19 @@ class Access:
 
     def lacks(self, needs: Iterable[Need]) -> ErrorCode:
         """The error for the first need that is not met; NONE if all are."""
-        for need in needs:
-            if not self._meets(need):
-                return need.refusal
+        decide, principal, host = self._authorizer.decision, self._principal, self._host
+        for wants, refusal in needs:
+            for want in wants:
+                operation, resource_type, name, is_quiet = want
+                decision = decide(principal, host, operation, resource_type, name)
+                if decision.is_allowed:
+                    if wants[-1].operation in CHANGES:
+                        self._note(want, decision)
+                    break
+                if not is_quiet:
+                    self._note(want, decision)
+            else:
+                return refusal
         return ErrorCode.NONE
 
     def may(
@@ -130,17 +147,6 @@ class Access:
             for operation in OPERATIONS[resource_type]
             if self._decision(Want(operation, resource_type, name)).is_allowed
         )
-
-    def _meets(self, need: Need) -> bool:
-        for want in need.wants:
-            decision = self._decision(want)
-            if decision.is_allowed:
-                if need.wants[-1].operation in CHANGES:
-                    self._note(want, decision)
-                return True
-            if not want.is_quiet:
-                self._note(want, decision)
-        return False
 
     def _decision(self, want: Want) -> Decision:
         operation, resource_type, name, _ = want

@@ -30,6 +30,7 @@ COMMANDS = {
         "topics",
         "configs",
         "groups",
+        "acls",
         "transactions",
         "users",
         "produce",

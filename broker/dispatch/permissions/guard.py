@@ -82,9 +82,11 @@ class Guard:
                 nothing = response_type(key)() if wants_answer(request) else None
                 answer: Awaitable[Response | None] = _ready(nothing)
             else:
+                if permission.by_handler:
+                    context = context._replace(access=access)
                 # A plain function takes effect here and now, in the order of the requests.
-                answer = handler(services, allowed, context._replace(access=access))
-            if key == ApiKey.PRODUCE:
+                answer = handler(services, allowed, context)
+            if refused and key == ApiKey.PRODUCE:
                 _count(services, api, refused)
             if not (refused or permission.shown or permission.hides):
                 return answer

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from tidelog.broker.authorization.access import Access, Need, Want, cluster
+from tidelog.broker.authorization.access import Access, Need, Want, cluster, needed
 from tidelog.broker.dispatch.permissions.declarations import (
     VERSION_MAX,
     Asking,
@@ -41,6 +41,7 @@ _GROUP_KEYS, _TRANSACTION_KEYS = 0, 1
 _ATTRIBUTES, _TRANSACTIONAL = 22, 0x10
 """The position of a batch's flags, and the one of transactional batches."""
 _UNKNOWN_NUMBER: Final = -1
+TOPIC_NAME_LENGTH_MAX: Final = 249
 
 
 def _on_cluster(*operations: AclOperation) -> NeedsOfRequest:
@@ -76,38 +77,37 @@ def _each_topic(operation: AclOperation) -> NeedsOfElement:
 
     def needs(element: Any, asking: Asking) -> tuple[Need, ...]:
         name = _topic_name(element, asking)
-        return () if name is None else (Need.of(Want(operation, TOPIC, name)),)
+        if name is None:
+            return ()
+        if len(name) <= TOPIC_NAME_LENGTH_MAX:
+            return (needed(operation, TOPIC, name),)
+        return (Need.of(Want(operation, TOPIC, name)),)
 
     return needs
 
 
 def _topic_name(element: Any, asking: Asking) -> str | None:
-    if element.topic_id == NULL_UUID:
+    topic_id = element.topic_id
+    # Comparing UUIDs is slow, and a request by names has this very one.
+    if topic_id is NULL_UUID or topic_id == NULL_UUID:
         name: str | None = element.name
         return name
-    topic = asking.state.topics.get(element.topic_id)
+    topic = asking.state.topics.get(topic_id)
     return None if topic is None else topic.name
 
 
-def _produce(asking: Asking) -> Iterator[Need]:
+def _produce(asking: Asking) -> tuple[Need, ...]:
     request = asking.request
-    if any(
-        _is_transactional(data.records)
-        for topic in request.topic_data
-        for data in topic.partition_data
-    ):
-        if request.transactional_id is None:
-            yield Need((), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        else:
-            yield Need.of(Want(WRITE, TRANSACTIONAL_ID, request.transactional_id))
-
-
-def _is_transactional(records: Any) -> bool:
-    return (
-        records is not None
-        and len(records) > _ATTRIBUTES
-        and bool(records[_ATTRIBUTES] & _TRANSACTIONAL)
-    )
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            records = data.records
+            if records is None or len(records) <= _ATTRIBUTES:
+                continue
+            if records[_ATTRIBUTES] & _TRANSACTIONAL:
+                if request.transactional_id is None:
+                    return (Need((), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),)
+                return (Need.of(Want(WRITE, TRANSACTIONAL_ID, request.transactional_id)),)
+    return ()
 
 
 def _coordinator_of(key: str, key_type: int) -> Iterator[Need]:

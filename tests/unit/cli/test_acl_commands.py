@@ -1,0 +1,115 @@
+"""`tidelog acls` as a user types it: output, exit codes, wrong input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tidelog.cli.root import run
+from tidelog.localstack.broker_process import BrokerProcess
+
+
+class Result(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("acls")
+    settings = {"authorizer.class.name": "acl", "super.users": "User:ANONYMOUS"}
+    store = f"file://{folder / 'bucket'}"
+    with BrokerProcess.start(store, folder / "log", settings=settings) as process:
+        yield process
+
+
+@pytest.fixture
+def command(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs `tidelog acls ...` in this process."""
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP", broker.kafka)
+
+    def invoke(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["tidelog", "acls", *arguments])
+        try:
+            run()
+            code = 0
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        return Result(code, *capsys.readouterr())
+
+    return invoke
+
+
+def test_rules_are_added_listed_and_removed(command: Command) -> None:
+    assert command("list") == Result(0, "none\n", "")
+    added = command("add", "User:alice", "read", "describe-configs", "--topic", "orders")
+    both = (
+        "allow  User:alice  read  topic orders  host *\n"
+        "allow  User:alice  describe-configs  topic orders  host *\n"
+    )
+    assert added == Result(0, both, "")
+    denied = "deny  Group:guests  all  group prefix app-  host 10.0.0.1\n"
+    guests = ("Group:guests", "all", "--group", "app-", "--prefixed", "--host", "10.0.0.1")
+    assert command("add", *guests, "--deny").out == denied
+    cluster = "allow  User:broker  cluster-action  cluster kafka-cluster  host *\n"
+    assert command("add", "User:broker", "cluster-action", "--cluster").out == cluster
+    assert command("list").out == both + denied + cluster
+    # A repeated command changes nothing.
+    assert command("add", "User:broker", "cluster-action", "--cluster").out == cluster
+    assert command("list").out == both + denied + cluster
+    assert (
+        command("list", "--topic", "orders", "--operation", "read").out == both.splitlines(True)[0]
+    )
+    assert command("list", "--group", "app-").out == "none\n"
+    assert command("list", "--group", "app-", "--prefixed").out == denied
+    (facts,) = json.loads(command("list", "--host", "10.0.0.1", "--json").out)
+    assert facts == {
+        "permission": "deny",
+        "principal": "Group:guests",
+        "operation": "all",
+        "resource_type": "group",
+        "pattern": "prefixed",
+        "name": "app-",
+        "host": "10.0.0.1",
+    }
+    assert command("remove", "--principal", "User:alice").out == both
+    assert command("remove", "--principal", "User:alice").out == "none\n"
+    assert command("remove", "--all").out == denied + cluster
+    assert json.loads(command("list", "--json").out) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("add", "User:alice", "read"), "Name a resource"),
+        (("add", "User:alice", "--topic", "t"), "Missing argument"),
+        (("add", "User:alice", "fly", "--topic", "t"), "'fly' is not one of"),
+        (("add", "User:alice", "read", "--topic", "t", "--cluster"), "Name one resource"),
+        (("list", "--prefixed"), "--prefixed needs a resource"),
+        (("remove",), "remove every rule by --all"),
+        (("remove", "--all", "--topic", "t"), "remove every rule by --all"),
+    ],
+)
+def test_wrong_input_is_explained(command: Command, arguments: tuple[str, ...], why: str) -> None:
+    result = command(*arguments)
+    assert result.code == 2
+    assert why in result.err
+
+
+def test_what_the_broker_refuses_is_told(command: Command) -> None:
+    result = command("add", "alice", "read", "--topic", "t")
+    assert result.code == 1
+    assert "principal 'alice' has not the form User:name" in result.err
+    assert command("list").out == "none\n"
