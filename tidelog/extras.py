@@ -11,7 +11,6 @@ from tidelog.errors import InvalidConfiguration
 EXTRAS: Final = {
     "cryptography": "broker",
     "prometheus_client": "broker",
-    "scramp": "broker",
     "uvloop": "broker",
     "moto": "localstack",
     "werkzeug": "localstack",

@@ -7,10 +7,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
+from tidelog.acl_codes import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
 from tidelog.broker.authorization.authorizer import Authorizer
 from tidelog.broker.authorization.decisions import Decision
 from tidelog.principal import Principal
-from tidelog.protocol.acl_codes import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
 from tidelog.protocol.error_codes import ErrorCode
 
 REFUSALS: Final[Mapping[ResourceType, ErrorCode]] = MappingProxyType(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.decisions import (
     BY_SUPER_USER,
     Asker,
@@ -15,7 +16,6 @@ from tidelog.broker.authorization.decisions import (
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.coordinator.cluster.state.acl_table import AclTable
 from tidelog.principal import Principal
-from tidelog.protocol.acl_codes import AclOperation, ResourceType
 
 REMEMBERED_LENGTH_MAX: Final = 249
 """The longest name of a topic. Clients choose other names of up to 32 KiB, to be forgotten."""

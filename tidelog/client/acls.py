@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tidelog.acl_codes import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.client.errors import check
 from tidelog.client.pool import Client
-from tidelog.protocol.acl_codes import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.protocol.schemas.security.acls import (
     AclCreation,
     CreateAclsRequest,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.access import Access, Need, Want, cluster, needed
 from tidelog.broker.dispatch.permissions.declarations import (
     VERSION_MAX,
@@ -21,7 +22,6 @@ from tidelog.broker.dispatch.permissions.declarations import (
     Shown,
 )
 from tidelog.broker.settings.config_changes import ResourceType as Settings
-from tidelog.protocol.acl_codes import AclOperation, ResourceType
 from tidelog.protocol.api import ApiKey, OwnApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.own.features import NO_LEVEL

@@ -6,6 +6,13 @@ from collections.abc import Callable, Generator, Sequence
 from enum import IntEnum
 from typing import Final, TypeAlias, TypeVar
 
+from tidelog.acl_codes import (
+    CLUSTER_NAME,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
 from tidelog.broker.handlers.metadata_change import ChangeFailed, change_metadata
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import ClusterServices
@@ -19,13 +26,6 @@ from tidelog.coordinator.cluster.state.acl_changes import (
 )
 from tidelog.coordinator.cluster.state.acl_table import AclTable
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.protocol.acl_codes import (
-    CLUSTER_NAME,
-    AclOperation,
-    PatternType,
-    PermissionType,
-    ResourceType,
-)
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.security.acls import (
     AclCreation,

@@ -9,6 +9,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
+from tidelog.acl_codes import ResourceType
 from tidelog.broker.authorization.access import Access, cluster_operations, operations_of
 from tidelog.broker.handlers.cluster.visible_topics import may_create, visible_of
 from tidelog.broker.handlers.error_responses import error_response
@@ -33,7 +34,6 @@ from tidelog.broker.topics.topic_view import (
 from tidelog.coordinator.cluster.records.records import Record
 from tidelog.coordinator.cluster.records.topics import Topic, topic_name_fault
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.protocol.acl_codes import ResourceType
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.made_list import made_list
 from tidelog.protocol.message import Response

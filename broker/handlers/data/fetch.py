@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 
+from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.access import Access
 from tidelog.broker.handlers.data.current_leaders import CurrentLeaders
 from tidelog.broker.handlers.request_context import RequestContext
@@ -20,7 +21,6 @@ from tidelog.broker.read.fetch_session import (
 )
 from tidelog.broker.read.fetcher import FetchLimits, Isolation, PartitionRead
 from tidelog.broker.telemetry.zones import Crossing, crossing
-from tidelog.protocol.acl_codes import AclOperation, ResourceType
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.fetch import (
     AbortedTransaction,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from tidelog.acl_codes import ResourceType
 from tidelog.broker.authorization.access import operations_of
 from tidelog.broker.handlers.groups.group_requests import ask, ask_runtime, reply_of
 from tidelog.broker.handlers.request_context import RequestContext
@@ -31,7 +32,6 @@ from tidelog.coordinator.group.commands import (
 )
 from tidelog.coordinator.group.records.subscription import SupportedProtocol
 from tidelog.coordinator.runtime import CoordinatorRefused
-from tidelog.protocol.acl_codes import ResourceType
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.made_list import made_list
 from tidelog.protocol.schemas.groups import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidelog.protocol.acl_codes import (
+from tidelog.acl_codes import (
     OPERATIONS,
     WILDCARD,
     AclOperation,

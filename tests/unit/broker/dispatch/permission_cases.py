@@ -10,9 +10,9 @@ from uuid import UUID
 from tests.unit.broker.guarded import codes
 from tests.unit.broker.one_broker import batch
 from tests.unit.coordinator.cluster.acls import rule
+from tidelog.acl_codes import CLUSTER_NAME, ResourceType
 from tidelog.broker.authorization.access import REFUSALS
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
-from tidelog.protocol.acl_codes import CLUSTER_NAME, ResourceType
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Request

@@ -12,8 +12,8 @@ import pytest
 from tests.unit.broker.guarded import ADMIN, ALICE, GuardedBroker, codes, guarded_broker
 from tests.unit.broker.one_broker import batch, run, until
 from tests.unit.coordinator.cluster.acls import rule
+from tidelog.acl_codes import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
 from tidelog.broker.handlers.request_context import CloseConnection
-from tidelog.protocol.acl_codes import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.metadata import (
     DescribeClusterRequest,
@@ -408,7 +408,11 @@ def test_refusals_and_changes_are_lines_of_the_audit_log(
     caplog.set_level(logging.INFO, "tidelog.audit")
 
     def lines() -> list[dict[str, object]]:
-        found = [json.loads(record.getMessage()) for record in caplog.records]
+        found = [
+            json.loads(record.getMessage())
+            for record in caplog.records
+            if record.name == "tidelog.audit"
+        ]
         caplog.clear()
         return found
 
