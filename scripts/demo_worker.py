@@ -57,7 +57,7 @@ class Worker:
                 "compression.type": "lz4",
                 # librdkafka waits without end to send a transaction's offsets to a coordinator that
                 # has died. It looks for the new one when another connection ends.
-                "connections.max.idle.ms": 5000,
+                "connections.max.idle.ms": 2000,
                 "reconnect.backoff.max.ms": 200,
                 "log_level": 0,
             }

@@ -66,7 +66,7 @@ def test_the_seeds_meet_every_workload_under_every_profile() -> None:
 
 
 _SHOWN_BY = {
-    "remote-markers-first": 44,
+    "remote-markers-first": 16,
     "fence-unread": 14,
     "drained-gets-partitions": 7,
     "reassign-before-seal": 9,

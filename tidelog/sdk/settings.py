@@ -53,11 +53,12 @@ CLASSIC_GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "session.timeout.ms": 45_000,
 }
 TRANSACTION_TIMEOUT_MS: Final = 60_000
-TRANSACTION_IDLE_MS: Final = 5_000
+TRANSACTION_IDLE_MS: Final = 2_000
 """`connections.max.idle.ms` of a transactional producer.
 
 When a group's coordinator dies, librdkafka waits without end to send it a transaction's offsets
-(its issues 5456 and 5511). It looks for the new coordinator when another connection ends.
+(its issues 5456 and 5511). It looks for the new coordinator when another connection ends. From 4 s
+on librdkafka shortens the time by chance, and its connections may end too close to each other.
 """
 BLOCK_MS_MAX: Final = 60_000
 POLL_RECORDS_MAX: Final = 500

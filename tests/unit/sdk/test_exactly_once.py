@@ -33,7 +33,10 @@ class Worker:
             enable_auto_commit=False,
             **settings,
         )
-        self.producer = Producer(broker.bootstrap, transactional_id=name)
+        # A busy machine does not end the transactions of these tests.
+        self.producer = Producer(
+            broker.bootstrap, transactional_id=name, transaction_timeout_ms=600_000
+        )
 
     def transform(self, message: Message) -> list[NewMessage]:
         self.seen += 1
