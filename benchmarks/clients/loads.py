@@ -15,6 +15,7 @@ from typing import Any
 
 LINGER_MS = 5
 READ_SECONDS = 1.0
+UNFLUSHED_MAX = 50_000
 Load = (
     Callable[[str, str, int, int], None] | Callable[[str, str, int, int], Coroutine[Any, Any, None]]
 )
@@ -147,9 +148,12 @@ async def produce_raw_aio(bootstrap: str, topic: str, count: int, size: int) -> 
     settings = {"bootstrap.servers": bootstrap, "linger.ms": LINGER_MS, "enable.idempotence": True}
     value = b"x" * size
     async with AIOProducer(settings) as producer:
-        sent = [await producer.produce(topic, value) for _ in range(count)]
-        await producer.flush()
-        await asyncio.gather(*sent)
+        # It fails messages for which librdkafka's queue, of 100,000, has no room.
+        for first in range(0, count, UNFLUSHED_MAX):
+            some = range(first, min(count, first + UNFLUSHED_MAX))
+            sent = [await producer.produce(topic, value) for _ in some]
+            await producer.flush()
+            await asyncio.gather(*sent)
 
 
 async def consume_raw_aio(bootstrap: str, topic: str, count: int, size: int) -> None:
