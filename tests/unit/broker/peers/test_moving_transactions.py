@@ -151,7 +151,8 @@ def test_transactions_go_on_while_everything_moves(seed: int, loses_hints: bool)
                 produce(second, "two", TransactionVersion.V2, []),
             )
             is_over.set()
-            assert await moving > 10
+            # How many there are in this time depends on the machine.
+            assert await moving >= 3
             await check(brokers, topics[-1][0], found)
 
     run(story)
