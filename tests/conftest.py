@@ -1,9 +1,10 @@
-"""What all tests share: Hypothesis's profiles, and foreign programs that are required by name."""
+"""What all tests share: Hypothesis's profiles, foreign programs by name, logging left alone."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,6 +26,17 @@ def hypothesis_profile() -> str:
 
 
 settings.load_profile(hypothesis_profile())
+
+
+@pytest.fixture(autouse=True)
+def unchanged_logging() -> Iterator[None]:
+    """A command that a test runs in this process configures logging: take that back."""
+    root, ours = logging.getLogger(), logging.getLogger("tidelog")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
 
 
 @pytest.fixture(scope="session")

@@ -5,23 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
-
-import pytest
 
 from tidelog.broker.telemetry.log_format import configure_logging
 
 logger = logging.getLogger("tidelog.test_log_format")
-
-
-@pytest.fixture(autouse=True)
-def unchanged_logging() -> Iterator[None]:
-    root, ours = logging.getLogger(), logging.getLogger("tidelog")
-    handlers, levels = root.handlers[:], (root.level, ours.level)
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
 
 
 def fail() -> None:
