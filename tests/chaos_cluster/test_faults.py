@@ -184,7 +184,7 @@ def test_each_input_has_its_outputs_once_while_brokers_suffer(
 
 def _worker(cluster: Cluster, folder: Path, job: str) -> Worker:
     folder.mkdir()
-    program = [sys.executable, "-m", "tests.compat.transform_worker", "confluent-kafka"]
+    program = [sys.executable, "-m", "tests.compat.kit.transform_worker", "confluent-kafka"]
     arguments = [cluster.bootstrap, job, SOURCE, f"{job}-left", f"{job}-right"]
     return Worker([*program, *arguments], folder)
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from tests.compat.clients import (
+from tests.compat.kit.clients import (
     AioKafka,
     Client,
     Confluent,
@@ -20,8 +20,8 @@ from tests.compat.clients import (
     java_client,
     kafkajs_client,
 )
-from tests.compat.delta_spark import DELTA_ARTIFACT, DELTA_GROUPS, delta_session
-from tests.compat.records import PARTITIONS
+from tests.compat.kit.delta_spark import DELTA_ARTIFACT, DELTA_GROUPS, delta_session
+from tests.compat.kit.records import PARTITIONS
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.kafka import client_jars, kafka_jars
 from tidelog.localstack.made_once import made_once

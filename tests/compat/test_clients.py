@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compat.clients import Client, Confluent
-from tests.compat.records import CODECS, PARTITIONS, Record, by_partition, sample
+from tests.compat.kit.clients import Client, Confluent
+from tests.compat.kit.records import CODECS, PARTITIONS, Record, by_partition, sample
 from tidelog.localstack.broker_process import BrokerProcess
 
 CLIENTS = ("confluent-kafka", "aiokafka", "kafka-python", "java", "kafkajs", "kcat")

@@ -23,9 +23,9 @@ from kafka import TopicPartition as PyTopicPartition
 from pyspark.sql import SparkSession
 
 from benchmarks.harness.targets import scrape
-from tests.compat.clients import SECONDS_MAX, Client
-from tests.compat.delta_spark import by_delta_spark
-from tests.compat.records import CODECS, PARTITIONS, Record, sample
+from tests.compat.kit.clients import SECONDS_MAX, Client
+from tests.compat.kit.delta_spark import by_delta_spark
+from tests.compat.kit.records import CODECS, PARTITIONS, Record, sample
 from tests.unit.storage.table.test_table_readers import READERS, Reader
 from tidelog.localstack.broker_process import BrokerProcess
 

@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.compat import group_members
-from tests.compat.group_members import CONSUMER, GroupMember, Seen
+from tests.compat.kit.group_members import CONSUMER, GroupMember, Seen
+from tests.compat.kit.tools import Tools
 from tests.compat.test_groups import (
     GROUPS_TOOL,
     Librdkafka,
@@ -20,7 +21,6 @@ from tests.compat.test_groups import (
     produce,
     until,
 )
-from tests.compat.tools import Tools
 from tidelog.coordinator.hashing import partition_for
 from tidelog.localstack.broker_process import BrokerProcess
 

@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaProducer
 
-from tests.compat.broker_view import partition_view
-from tests.compat.lossy_proxy import LossyProxy
+from tests.compat.kit.broker_view import partition_view
+from tests.compat.kit.lossy_proxy import LossyProxy
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.ports import free_ports
 
@@ -82,14 +82,14 @@ class BrokerBehindProxy:
     def __init__(self, folder: Path, proxy: LossyProxy) -> None:
         (folder / "bucket").mkdir()
         self._folder, self._proxy = folder, proxy
-        proxy.target = f"127.0.0.1:{free_ports(1)[0]}"
+        proxy.broker = f"127.0.0.1:{free_ports(1)[0]}"
         self._process = self._start()
 
     def _start(self) -> BrokerProcess:
         return BrokerProcess.start(
             f"file://{self._folder / 'bucket'}",
             self._folder / "broker.log",
-            listen=self._proxy.target,
+            listen=self._proxy.broker,
             arguments=("--advertise", self._proxy.address),
         )
 
@@ -164,7 +164,7 @@ def test_a_worker_that_dies_between_its_two_steps(
     assert producer.flush(30) == 0
 
     def run(dies_at: str) -> int:
-        command = [sys.executable, "-m", "tests.compat.delivery_worker", level, broker.kafka]
+        command = [sys.executable, "-m", "tests.compat.kit.delivery_worker", level, broker.kafka]
         command += [f"group-{level}", source, target, str(RECORDS), dies_at]
         return subprocess.run(command, timeout=SECONDS_MAX, check=False).returncode
 

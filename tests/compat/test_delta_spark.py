@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.compat.delta_spark import by_delta_spark
+from tests.compat.kit.delta_spark import by_delta_spark
 from tests.unit.storage.segments import TOPIC_ID
 from tests.unit.storage.table.test_table_readers import (
     COLUMNS,

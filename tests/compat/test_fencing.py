@@ -17,9 +17,9 @@ from kafka import TopicPartition as PyTopicPartition
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
-from tests.compat.broker_view import group_offsets, partition_view, with_client
-from tests.compat.clients import PROGRAMS
-from tests.compat.zombie import GROUP
+from tests.compat.kit.broker_view import group_offsets, partition_view, with_client
+from tests.compat.kit.clients import PROGRAMS
+from tests.compat.kit.zombie import GROUP
 from tidelog.client.operations import LATEST, IsolationLevel, list_offsets
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.client.transactions.producer import TransactionalProducer
@@ -73,7 +73,7 @@ def test_a_zombie_that_wakes_up_is_refused_whatever_it_does(
 ) -> None:
     topic = f"fenced-{library}"
     create_topic(broker.kafka, topic)
-    command = [sys.executable, "-m", "tests.compat.zombie", library]
+    command = [sys.executable, "-m", "tests.compat.kit.zombie", library]
     if library in JARS:
         lib: Path = request.getfixturevalue(JARS[library])
         command = java_command(lib, str(PROGRAMS / "Zombie.java"), [])

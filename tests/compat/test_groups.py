@@ -18,8 +18,8 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 from tests.compat import group_members
-from tests.compat.group_members import GroupMember, Seen
-from tests.compat.tools import Tools
+from tests.compat.kit.group_members import GroupMember, Seen
+from tests.compat.kit.tools import Tools
 from tidelog.coordinator.hashing import partition_for
 from tidelog.localstack.broker_process import BrokerProcess
 

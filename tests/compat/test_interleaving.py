@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PyTopicPartition
 
-from tests.compat.broker_view import with_client
-from tests.compat.clients import java_client
+from tests.compat.kit.broker_view import with_client
+from tests.compat.kit.clients import java_client
 from tidelog.client.flush import flush_topic
 from tidelog.client.operations import LATEST, IsolationLevel, list_offsets
 from tidelog.client.pool import Client

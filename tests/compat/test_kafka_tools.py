@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.tools import Tools
+from tests.compat.kit.tools import Tools
 from tidelog.localstack.broker_process import BrokerProcess
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"

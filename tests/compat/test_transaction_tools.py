@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.compat.tools import Tools
+from tests.compat.kit.tools import Tools
 from tests.unit.broker.hanging_transactions import make_hanging
 from tidelog.coordinator.hashing import partition_for
 from tidelog.localstack.broker_process import BrokerProcess

@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.compat.broker_view import check_sequences, group_offsets, partition_view
-from tests.compat.clients import PROGRAMS
+from tests.compat.kit.broker_view import check_sequences, group_offsets, partition_view
+from tests.compat.kit.clients import PROGRAMS
 from tidelog.client.groups.admin import Place
 from tidelog.client.operations import IsolationLevel
 from tidelog.localstack.broker_process import BrokerProcess, log_tail
@@ -198,7 +198,7 @@ def worker_command(library: str, bootstrap: str, lib: Path | None) -> list[str]:
     arguments = [bootstrap, f"worker-{library}", SOURCE, LEFT, RIGHT]
     if lib is not None:
         return java_command(lib, str(PROGRAMS / "TransformWorker.java"), arguments)
-    return [sys.executable, "-m", "tests.compat.transform_worker", library, *arguments]
+    return [sys.executable, "-m", "tests.compat.kit.transform_worker", library, *arguments]
 
 
 def read(bootstrap: str, topic: str, isolation: str, count: int) -> list[bytes]:

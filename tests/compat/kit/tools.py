@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.compat.broker_view import partition_view
+from tests.compat.kit.broker_view import partition_view
 from tidelog.client.operations import IsolationLevel
 from tidelog.localstack.kafka import java_command
 

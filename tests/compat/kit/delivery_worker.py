@@ -1,7 +1,7 @@
 """A worker that moves records one by one with a given guarantee, and may kill itself between its
 two steps.
 
-    python -m tests.compat.delivery_worker LEVEL BOOTSTRAP GROUP SOURCE TARGET COUNT DIES_AT
+    python -m tests.compat.kit.delivery_worker LEVEL BOOTSTRAP GROUP SOURCE TARGET COUNT DIES_AT
 
 `LEVEL`: at-least-once (first the output, then the offset), at-most-once (first the offset, then the
 output), exactly-once (both in a transaction). It ends when it stands at offset `COUNT`; it dies

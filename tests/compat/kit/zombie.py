@@ -1,7 +1,7 @@
 """A producer that opens a transaction, waits, and then tries to go on; a process of its own, to be
 stopped and woken up meanwhile.
 
-    python -m tests.compat.zombie LIBRARY BOOTSTRAP ACTION TOPIC
+    python -m tests.compat.kit.zombie LIBRARY BOOTSTRAP ACTION TOPIC
 
 `ACTION`, which is part of its transactional id: produce, commit or offsets. It says `open`, reads a
 line, acts, and says the name of the error that its library raises, or `done`.

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer
 from kafka import KafkaConsumer
 
-from tests.compat.clients import PROGRAMS
+from tests.compat.kit.clients import PROGRAMS
 from tidelog.localstack.kafka import java_command
 
 SECONDS_MAX = 120.0

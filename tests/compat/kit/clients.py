@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
 
-from tests.compat.records import Record
+from tests.compat.kit.records import Record
 from tidelog.localstack.kafka import java_command
 
 PROGRAMS = Path(__file__).parent / "programs"

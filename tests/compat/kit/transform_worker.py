@@ -1,7 +1,7 @@
 """A worker that moves records from one topic to two others in transactions, every third of which it
 aborts on purpose; a process of its own, to be killed at any moment.
 
-    python -m tests.compat.transform_worker LIBRARY BOOTSTRAP NAME SOURCE LEFT RIGHT
+    python -m tests.compat.kit.transform_worker LIBRARY BOOTSTRAP NAME SOURCE LEFT RIGHT
 
 It says on its standard output what it has done, a word a line: ready, sent, offsets, committed,
 aborted. `NAME` is its transactional id, its group and its member of that group. An error that the
