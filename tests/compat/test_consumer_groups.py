@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.compat import group_members
+from tests.compat.kit import group_members
 from tests.compat.kit.group_members import CONSUMER, GroupMember, Seen
 from tests.compat.kit.tools import Tools
 from tests.compat.test_groups import (

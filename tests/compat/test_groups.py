@@ -17,7 +17,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from tests.compat import group_members
+from tests.compat.kit import group_members
 from tests.compat.kit.group_members import GroupMember, Seen
 from tests.compat.kit.tools import Tools
 from tidelog.coordinator.hashing import partition_for
