@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
+from tidelog.coordinator.cluster.records.topics import Topic
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.runtime import CoordinatorRefused, CoordinatorRuntime
@@ -35,6 +36,8 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
         self._running: dict[
             TopicPartition, tuple[Partition, CoordinatorRuntime[CommandT, RecordT, ReplyT]]
         ] = {}
+        self._looked_up: ClusterState | None = None
+        self._found: Topic | None = None
 
     def find(self, key: str) -> CoordinatorRuntime[CommandT, RecordT, ReplyT]:
         """The coordinator of a group or a transactional id.
@@ -57,7 +60,7 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
 
     def place_of(self, key: str) -> TopicPartition | None:
         """The partition whose leader coordinates the key; None without the internal topic."""
-        topic = self._state().topic_named(self._topic_name)
+        topic = self._topic()
         if topic is None:
             return None
         return TopicPartition(topic.topic_id, partition_for(key, topic.partition_count))
@@ -86,8 +89,15 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
         for runtime in self.all():
             runtime.stop()
 
+    def _topic(self) -> Topic | None:
+        """The internal topic, looked up once for each state: each request asks for it."""
+        state = self._state()
+        if state is not self._looked_up:
+            self._looked_up, self._found = state, state.topic_named(self._topic_name)
+        return self._found
+
     def _led(self) -> dict[TopicPartition, Partition]:
-        topic = self._state().topic_named(self._topic_name)
+        topic = self._topic()
         if topic is None:
             return {}
         places = [TopicPartition(topic.topic_id, number) for number in range(topic.partition_count)]

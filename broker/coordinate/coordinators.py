@@ -257,7 +257,8 @@ class Coordinators:
         def carried_out(
             decision: Decision[transaction_records.TransactionRecord, transaction_commands.Reply],
         ) -> None:
-            self._tell_limits(decision)
+            if decision.limits:
+                self._tell_limits(decision)
             if isinstance(decision, TransactionDecision):
                 for markers in decision.markers:
                     self._delivery.deliver(runtime, markers)

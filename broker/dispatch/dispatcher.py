@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tidelog.broker.dispatch.long_requests import LongRequests
@@ -260,8 +261,9 @@ class Dispatcher:
             )
             failed.set_exception(error)
             return failed
-        task: asyncio.Future[Any] = asyncio.ensure_future(self._encoded(opened, answer))
-        if isinstance(answer, Coroutine):
+        loop = asyncio.get_running_loop()
+        task: asyncio.Future[Any] = loop.create_task(self._encoded(opened, answer))
+        if type(answer) is CoroutineType:
             # A coroutine cancelled before its first step would warn that it was never awaited.
             task.add_done_callback(lambda _: answer.close())
         return task
@@ -298,7 +300,8 @@ class Dispatcher:
         route, context = opened.route, opened.context
         version, correlation_id = context.api_version, context.correlation_id
         if route.api_key not in ERRORS_COUNTED_BY_HANDLER:
-            await self._turns.through(count_errors(response, route.metrics))
+            for _ in count_errors(response, route.metrics):
+                await self._turns.next()
         try:
             return ReadyAnswer(encode_short_response(response, version, correlation_id))
         except LongMessage:

@@ -63,6 +63,8 @@ class RequestOrder:
 
     def admits(self, api_key: int) -> bool:
         """Whether a request may begin now."""
+        if not self._in_service and not self._is_unsettled:
+            return True
         return self._joins(api_key) and not (self._is_unsettled and self.must_settle(api_key))
 
     def must_settle(self, api_key: int) -> bool:

@@ -101,6 +101,9 @@ class RequestMemory(Generic[C]):
         `size` and `received` are of its incomplete request, which this admits. With `size` 0 it has
         none.
         """
+        if not size and not self._all.is_full:
+            self._idle.waiting.pop(connection, None)
+            return True
         queue = self._queue_of(size)
         if not self._fits(queue.own, size):
             if connection not in queue.waiting:
@@ -122,6 +125,8 @@ class RequestMemory(Generic[C]):
         It no longer waits: it has to ask again.
         """
         for queue in self._queues:
+            if not queue.waiting:
+                continue
             for connection, wait in queue.waiting.items():
                 if not self._fits(queue.own, wait.size):
                     break

@@ -173,10 +173,13 @@ class ServedConnection:
         Raises:
             CloseConnection: the request is malformed or unknown. Nothing was done for it.
         """
-        if not self.waits:
+        if not self._is_next_accepted():
             return None
-        frame = self._frames.popleft()
+        frame = self._frames[0]
         api_key = api_key_of(frame)
+        if not self._order.admits(api_key):
+            return None
+        self._frames.popleft()
         size = len(frame) + SIZE_PREFIX_BYTES
         try:
             opened = self._dispatcher.open(frame, self.client)
@@ -287,10 +290,9 @@ class ServedConnection:
         return False
 
     def _is_next_accepted(self) -> bool:
-        return self._open and bool(self._frames) and self._accepting()
-
-    def _accepting(self) -> bool:
-        return self._has_room() and not (self._taken and self._taken[-1].is_alone)
+        if not (self._frames and self._open and self._has_room()):
+            return False
+        return not (self._taken and self._taken[-1].is_alone)
 
     def _has_room(self) -> bool:
         """Whether one more request fits. One is read even behind a request served alone, to notice

@@ -337,6 +337,8 @@ class PartitionRegistry:
 
     def held(self, partition: TopicPartition) -> Partition | None:
         """The partition, also while it is being given away: its last records become durable."""
+        if not self._withheld:
+            return self.get(partition)
         return self._withheld.get(partition) or self.get(partition)
 
     def leader_elsewhere(

@@ -44,9 +44,11 @@ class TransactionAdmission:
 
     def changed(self, before: Transaction | None, after: Transaction | None) -> None:
         """Count the change of a transactional id (None: it does not exist)."""
-        ids = (after is not None) - (before is not None)
-        self._ids.hold(self._ids.held + ids)
-        self._partitions.hold(self._partitions.held + _count(after) - _count(before))
+        if before is None or after is None:
+            self._ids.hold(self._ids.held + (after is not None) - (before is not None))
+        more = _count(after) - _count(before)
+        if more:
+            self._partitions.hold(self._partitions.held + more)
 
     def close(self) -> None:
         """Give back everything held."""

@@ -12,7 +12,7 @@ a lost fence leaves no trace.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import Enum
+from enum import IntEnum
 from itertools import islice
 
 from tidelog.coordinator.decision import Now, Token
@@ -55,11 +55,11 @@ from tidelog.coordinator.transaction.transaction import NO_EPOCH, EnlistedPartit
 from tidelog.protocol.error_codes import ErrorCode
 
 
-class Check(Enum):
-    """The periodic checks."""
+class Check(IntEnum):
+    """The periodic checks. Integers: an Enum's hash is a Python function."""
 
-    TIMEOUTS = "timeouts"
-    EXPIRY = "expiry"
+    TIMEOUTS = 0
+    EXPIRY = 1
 
 
 class TransactionMachine:

@@ -1,12 +1,14 @@
 """Encodes and decodes single records, in plain Python.
 
-For clients, tools and tests. The broker's hot path does not call these functions.
+For clients, tools, tests and the records of coordinators. Clients' records on the broker's hot
+path do not pass through these functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from tidelog.records.batch import (
     CONTROL_FLAG,
@@ -29,6 +31,8 @@ from tidelog.records.compression import Compression, compress, decompress
 from tidelog.records.parse.sequential import RecordLayout, read_layouts
 from tidelog.records.validate.rules import DECOMPRESSED_BYTES_MAX
 
+_VARINTS_KEPT: Final = 4096
+"""Lengths and deltas are mostly small."""
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -187,6 +191,7 @@ def _append_nullable(body: bytearray, value: bytes | None) -> None:
     body += value or b""
 
 
+@lru_cache(maxsize=_VARINTS_KEPT)
 def _varint(value: int) -> bytes:
     rest = (value << 1) ^ (value >> 63)
     out = bytearray()

@@ -27,7 +27,10 @@ batch again that an aborted one had adopted."""
 
 def crc_of_batch(crc: int) -> int:
     """An extent's checksum if it holds one batch with this checksum in its header."""
-    return grown_crc(0, crc)
+    if crc == NO_CRC:
+        return NO_CRC
+    begun: int = crc32c(crc.to_bytes(4, "big"))
+    return begun
 
 
 def grown_crc(crc: int, following: int) -> int:

@@ -66,13 +66,13 @@ class SlotFilling:
 
         `is_idle`: no upload is in flight.
         """
-        buffer = self._buffer
-        if not buffer.is_empty and buffer.size_bytes + size_bytes > self._object_bytes_max:
+        is_empty = self._buffer.is_empty
+        if not is_empty and self._buffer.size_bytes + size_bytes > self._object_bytes_max:
             self.close(is_full=True)
-            buffer = self._buffer
-        if buffer.is_empty:
+            is_empty = True
+        if is_empty:
             self._start_linger(is_idle)
-        return buffer
+        return self._buffer
 
     def added(self) -> Slot:
         """Finish an addition to the buffer; the slot that holds it."""

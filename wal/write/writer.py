@@ -234,8 +234,11 @@ class WalWriter:
         All of them go into one slot: after a crash all are there or none. Buffers in them must not
         change any more.
         """
-        bodies = [each.data for each in entries if isinstance(each, (BatchEntry, MarkerEntry))]
-        buffer = self._buffer_for(sum(map(len, bodies)))
+        size_bytes = 0
+        for entry in entries:
+            if isinstance(entry, (BatchEntry, MarkerEntry)):
+                size_bytes += len(entry.data)
+        buffer = self._buffer_for(size_bytes)
         for entry in entries:
             buffer.add(entry)
         return self._added()

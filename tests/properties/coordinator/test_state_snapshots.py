@@ -4,7 +4,6 @@ in it and the log behind is the one that has replayed all of it."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import get_args
 from uuid import UUID
 
@@ -340,7 +339,7 @@ def test_a_record_without_columns_of_its_own_is_kept_as_the_log_has_it(
 
 @pytest.mark.parametrize("begun_ms", [-1, 0, 2**63 - 1, -(2**63)])
 def test_times_at_the_ends_are_kept(begun_ms: int) -> None:
-    stored = TransactionStored("id", replace(_PLAIN, begun_ms=begun_ms, updated_ms=begun_ms))
+    stored = TransactionStored("id", _PLAIN._replace(begun_ms=begun_ms, updated_ms=begun_ms))
     assert through_a_snapshot(TransactionTable(), [stored]) == [stored]
 
 

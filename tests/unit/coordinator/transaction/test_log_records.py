@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,14 +109,14 @@ def test_a_transaction_lies_byte_for_byte_as_kafka_writes_it(
 def test_a_value_of_the_first_version_is_read(transaction: Transaction, value: str) -> None:
     found = decode_record(KEY, bytes.fromhex(value))
     none = ProducerId(-1)
-    expected = replace(
-        transaction, previous_producer_id=none, next_producer_id=none, client_version=0
+    expected = transaction._replace(
+        previous_producer_id=none, next_producer_id=none, client_version=0
     )
     assert found == TransactionStored("tx-ü", expected)
 
 
 def test_what_is_ours_lies_in_tags_that_kafka_passes_over() -> None:
-    ours = replace(EMPTY, ordinal=9, last_epoch=ProducerEpoch(6))
+    ours = EMPTY._replace(ordinal=9, last_epoch=ProducerEpoch(6))
     _, value = encode_record(TransactionStored("t", ours))
     assert value is not None
     tags = "03 00 08 0000000000000063 904e 08 0000000000000009 914e 02 0006"
