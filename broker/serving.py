@@ -30,7 +30,7 @@ from tidelog.broker.running import Coordination, Fairness, Reads, TopicTables
 from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.broker.telemetry.metrics import BrokerMetrics
-from tidelog.broker.topics.auto_creations import AutoCreations
+from tidelog.broker.topics.topic_creation import AutoCreations
 from tidelog.coordinator.cluster.log.leases import read_lease
 
 FETCH_SESSION_ID_MAX = 2**31 - 1

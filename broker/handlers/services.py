@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tidelog.broker.telemetry.fault_log import FaultLog
     from tidelog.broker.telemetry.limits_met import LimitsMet
     from tidelog.broker.telemetry.metrics import BrokerMetrics
-    from tidelog.broker.topics.auto_creations import AutoCreations
+    from tidelog.broker.topics.topic_creation import AutoCreations
     from tidelog.clock import Clock
     from tidelog.coordinator.cluster.log.leases import Lease
     from tidelog.coordinator.cluster.log.metadata_log import MetadataLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidelog.broker.settings.append_limits import append_limits
+from tidelog.broker.settings.layers import append_limits
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig, effective_topic_config
 from tidelog.coordinator.cluster.records.records import ConfigScope
 from tidelog.coordinator.cluster.state.state import ClusterState

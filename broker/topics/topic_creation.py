@@ -1,9 +1,11 @@
-"""Checks that a topic can be created, and builds the record that creates it. Pure."""
+"""Checks that a topic can be created, builds the record that creates it, and limits automatic
+creations. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from tidelog.broker.settings.settings import BrokerSettings, check_topic_configs
@@ -24,6 +26,7 @@ INTERNAL_TOPICS = frozenset(
 DEFAULT = -1
 TOPICS_MAX = "topics.max"
 PARTITIONS_MAX = "partitions.max"
+MINUTE_SECONDS: Final = 60.0
 
 
 class TopicRefused(TidelogError):
@@ -221,3 +224,19 @@ def _too_many(count: int) -> TopicRefused:
         ErrorCode.INVALID_PARTITIONS,
         f"{count} partitions: a topic may have at most {PARTITIONS_PER_TOPIC_MAX}",
     )
+
+
+class AutoCreations:
+    """Counts one broker's automatic creations by the minute."""
+
+    def __init__(self) -> None:
+        self._began = float("-inf")
+        self._taken = 0
+
+    def take(self, wanted: int, minute_max: int, now: float) -> int:
+        """Grant up to `wanted` creations now, and count them."""
+        if now - self._began >= MINUTE_SECONDS:
+            self._began, self._taken = now, 0
+        granted = max(0, min(wanted, minute_max - self._taken))
+        self._taken += granted
+        return granted

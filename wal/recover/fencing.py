@@ -41,8 +41,7 @@ from tidelog.wal.format.object_format import (
     identify,
     wal_prefix,
 )
-from tidelog.wal.recover.wal_end import proved_end
-from tidelog.wal.recover.wal_listing import list_slots
+from tidelog.wal.recover.wal_end import list_slots, proved_end
 from tidelog.wal.write.checkpoint import newest_checkpoint
 
 BARRIERS = 6

@@ -9,19 +9,21 @@ looks like damage (`tests/models/wal_end.py`).
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Incarnation, Slot
-from tidelog.storage.object_store import ByteRange, ObjectNotFound, ObjectStore
+from tidelog.storage.object_store import ByteRange, ObjectMeta, ObjectNotFound, ObjectStore
 from tidelog.wal.format.object_format import (
     HEADER_BYTES,
     STAMPED_HEADER_BYTES,
     SlotStamps,
     decode_header,
     wal_key,
+    wal_position,
+    wal_prefix,
 )
-from tidelog.wal.recover.wal_listing import list_slots
 from tidelog.wal.write.checkpoint import newest_checkpoint
 
 
@@ -83,3 +85,14 @@ async def newest_stamps(
         if (header.incarnation, header.slot) == (incarnation, slot):
             return None if header.stamps is None else FoundStamps(slot, header.stamps)
     return None
+
+
+async def list_slots(
+    store: ObjectStore, incarnation: Incarnation, start: int = 0
+) -> AsyncIterator[tuple[Slot, ObjectMeta]]:
+    """The slots from `start` on that have an object, also a seal, in ascending order."""
+    after = wal_key(incarnation, Slot(start - 1)) if start > 0 else ""
+    async for meta in store.list(wal_prefix(incarnation), after):
+        position = wal_position(meta.key)
+        if position is not None:
+            yield position.slot, meta

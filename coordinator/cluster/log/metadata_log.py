@@ -16,8 +16,7 @@ from tidelog.coordinator.cluster.log.log_view import LogView, Subscriber, abando
 from tidelog.coordinator.cluster.log.prefix import check_unused
 from tidelog.coordinator.cluster.log.snapshots import Snapshots
 from tidelog.coordinator.cluster.log.stamps import found_stamps
-from tidelog.coordinator.cluster.records.bucket_format import new_cluster
-from tidelog.coordinator.cluster.records.cluster_id import encode_cluster_id
+from tidelog.coordinator.cluster.records.bucket_format import encode_cluster_id, new_cluster
 from tidelog.coordinator.cluster.records.records import (
     ENTRY_BYTES_MAX,
     MetadataEntry,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tidelog.coordinator.cluster.records.cluster_id import is_cluster_id
+from tidelog.coordinator.cluster.records.bucket_format import is_cluster_id
 from tidelog.coordinator.cluster.records.codec import INTEGER_MAX
 from tidelog.coordinator.cluster.records.credentials import CREDENTIALS_PREFIX
 from tidelog.coordinator.cluster.records.records import (

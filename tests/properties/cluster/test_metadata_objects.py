@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.coordinator.cluster.records.cluster_id import encode_cluster_id, is_cluster_id
+from tidelog.coordinator.cluster.records.bucket_format import encode_cluster_id, is_cluster_id
 from tidelog.coordinator.cluster.records.records import (
     RECORD_TYPES,
     MetadataEntry,

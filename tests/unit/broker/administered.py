@@ -19,7 +19,7 @@ from tidelog.broker.settings.listeners import BoundListener
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig, effective_topic_config
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.broker.telemetry.metrics import BrokerMetrics
-from tidelog.broker.topics.auto_creations import AutoCreations
+from tidelog.broker.topics.topic_creation import AutoCreations
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.membership.takeover import all_to, successions

@@ -27,7 +27,7 @@ from tidelog.wal.format.staged_format import check_bodies
 from tidelog.wal.log.adoption import STAGED_FOLDER
 from tidelog.wal.read.index import read_batch_index, read_index
 from tidelog.wal.recover.recovery import decode_handover
-from tidelog.wal.recover.wal_listing import list_slots
+from tidelog.wal.recover.wal_end import list_slots
 from tidelog.wal.write.checkpoint import (
     checkpoint_key,
     decode_checkpoint,

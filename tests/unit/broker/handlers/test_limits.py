@@ -21,7 +21,7 @@ from tidelog.broker.handlers.cluster.topics import create_partitions
 from tidelog.broker.handlers.groups.group_offsets import offset_commit
 from tidelog.broker.handlers.groups.groups import delete_groups, join_group, leave_group
 from tidelog.broker.telemetry.limits_met import LimitsMet
-from tidelog.broker.topics.auto_creations import AutoCreations
+from tidelog.broker.topics.topic_creation import AutoCreations
 from tidelog.clock import SystemClock
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.topics import CreatePartitionsRequest, CreatePartitionsTopic
