@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from tidelog.broker.environment import BrokerEnvironment
-from tidelog.broker.opened_cluster import OpenedCluster, open_cluster
+from tidelog.broker.opened_cluster import open_cluster
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.running import RunningBroker
 from tidelog.broker.shutdown import shut_down
@@ -62,13 +62,9 @@ class Broker:
     async def run(self) -> None:
         """Start, serve until stopped, end. Raises any other cause of the incarnation's end."""
         try:
-            async with AsyncExitStack() as closing:
-                opened = await open_cluster(
-                    self._options, self._environment, self._metrics, closing
-                )
-                async with asyncio.TaskGroup() as tasks:
-                    serving = tasks.create_task(self._serve(opened, closing))
-                    tasks.create_task(self._cancel_start_on_stop(serving))
+            async with AsyncExitStack() as closing, asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(self._serve(closing))
+                tasks.create_task(self._cancel_start_on_stop(serving))
         except ExceptionGroup as errors:
             raise first_error(errors) from None
         finally:
@@ -81,7 +77,8 @@ class Broker:
         if self._running is None:
             serving.cancel()
 
-    async def _serve(self, opened: OpenedCluster, closing: AsyncExitStack) -> None:
+    async def _serve(self, closing: AsyncExitStack) -> None:
+        opened = await open_cluster(self._options, self._environment, self._metrics, closing)
         async with asyncio.TaskGroup() as tasks:
             running = await startup(opened, tasks, closing)
             self._running = running

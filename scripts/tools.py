@@ -15,6 +15,8 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
+from tidelog.programs import program_version
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -70,18 +72,7 @@ def installed_version(tool: Tool) -> tuple[int, ...] | None:
     path = shutil.which(tool.name)
     if path is None:
         return None
-    answer = subprocess.run(
-        [path, tool.version_argument],
-        check=False,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    number = re.search(rf"{re.escape(tool.version_after)}(\d+(?:\.\d+)*)", answer.stdout)
-    if answer.returncode or number is None:
-        return None
-    return tuple(map(int, number[1].split(".")))
+    return program_version([path, tool.version_argument], tool.version_after)
 
 
 def find(name: str) -> str | None:

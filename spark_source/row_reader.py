@@ -122,18 +122,14 @@ class _Opened:
     async def rows(self, piece: Piece, columns: list[str]) -> AsyncIterator[pa.RecordBatch]:
         """The piece's rows of the segment, a row group at a time."""
         index, wanted = self._reader.index, piece.range
-        groups = [
-            group
-            for group in range(index.groups)
-            if index.offsets_of(group)[0] < wanted.end
-            and index.offsets_of(group)[1] >= wanted.start
-        ]
+        groups = index.groups_between(wanted.start, wanted.end)
         excluded: frozenset[TransactionName] = frozenset()
         # Records that were in the table at the snapshot were decided before it.
         if piece.excluded and index.identity.last_offset >= wanted.limits.table_next:
             excluded = piece.excluded
             columns = list(dict.fromkeys([*columns, "producer_id", "transaction"]))
-        for first, last in _runs(groups, self._reader, columns, self._whole is not None):
+        bytes_max = RANGE_BYTES_MAX if self._whole is None else None
+        for first, last in index.runs(groups, columns, bytes_max):
             if self._whole is None:
                 start, data = await read_groups(self._access.store, index, first, last, columns)
             else:
@@ -164,21 +160,6 @@ def _is_whole(piece: Piece, segment: Segment) -> bool:
     taken = min(last + 1, piece.range.end) - max(first, piece.range.start)
     is_much = taken * _WHOLE_SHARE >= last + 1 - first
     return is_much or segment.size_bytes <= _ALWAYS_WHOLE_BYTES
-
-
-def _runs(
-    groups: Sequence[int], reader: SegmentReader, columns: list[str], is_whole: bool
-) -> list[tuple[int, int]]:
-    """Runs of neighbouring row groups (first, last), each read by one request."""
-    runs: list[tuple[int, int]] = []
-    for group in groups:
-        if runs and group == runs[-1][1] + 1:
-            first = runs[-1][0]
-            if is_whole or reader.index.byte_range(first, group, columns).length <= RANGE_BYTES_MAX:
-                runs[-1] = (first, group)
-                continue
-        runs.append((group, group))
-    return runs
 
 
 def _wanted(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.broker.throughput import WAL_ALONE
 from benchmarks.harness.targets import LOAD_SECONDS_MAX, Target, distant
+from tidelog.doctor.prices import dollars_a_month
 from tidelog.localstack.kafka import java_command, kafka_jars
 
 PROGRAM = Path(__file__).parent / "programs" / "PacedProducer.java"
@@ -25,8 +26,6 @@ FULL_BYTES = 4_000_000
 """Bytes for each partition, up to FULL_PARTITIONS, of a client that sends at full speed."""
 FULL_PARTITIONS = 8
 NO_LIMIT, DEFAULT_LIMIT, CHEAP_LIMIT = 0, 10, 4
-PUT_DOLLARS = 0.005 / 1000
-MONTH_SECONDS = 30 * 24 * 3600
 PEER_SECONDS, PEER_BYTES = 0.25, 8 << 20
 """AutoMQ's defaults for an upload: so much time, or so many bytes."""
 
@@ -90,11 +89,6 @@ RATES = {
     100.0: ("batch.size=524288", "max.request.size=8388608", "buffer.memory=134217728"),
 }
 """Rates in MB/s, each with the client's settings for it: see `docs/OPERATIONS.md`."""
-
-
-def dollars_a_month(puts_a_second: float) -> float:
-    """S3's price of so many PUTs."""
-    return puts_a_second * MONTH_SECONDS * PUT_DOLLARS
 
 
 def measure_distant(folder: Path, cache: Path) -> Distant:

@@ -12,8 +12,8 @@ from benchmarks.broker.distant import (
     Distant,
     Felt,
     Price,
-    dollars_a_month,
 )
+from tidelog.doctor.prices import dollars_a_month
 
 
 def distant_lines(found: Distant) -> list[str]:

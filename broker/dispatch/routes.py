@@ -8,6 +8,10 @@ from typing import Any, Final, TypeVar
 from tidelog.broker.dispatch.dispatcher import Handler
 from tidelog.broker.handlers.authentication import sasl_authenticate, sasl_handshake
 from tidelog.broker.handlers.cluster.acls import create_acls, delete_acls, describe_acls
+from tidelog.broker.handlers.cluster.client_quotas import (
+    alter_client_quotas,
+    describe_client_quotas,
+)
 from tidelog.broker.handlers.cluster.cluster import (
     describe_cluster,
     describe_log_dirs,
@@ -113,6 +117,8 @@ HANDLERS: Final[Mapping[int, Handler]] = {
             ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
             ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
             ApiKey.DESCRIBE_QUORUM: describe_quorum,
+            ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
+            ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
             ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_user_scram_credentials,
             ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
             ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,

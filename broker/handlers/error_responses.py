@@ -57,6 +57,7 @@ _IDENTITIES: Final[Mapping[str, str]] = MappingProxyType(
         "resource_name": "resource_name",
         "transactional_id": "transactional_id",
         "producer_id": "producer_id",
+        "entity": "entity",
     }
 )
 """The fields that identify an element of a response, each with its other name in requests. An

@@ -8,6 +8,7 @@ from tidelog.broker.handlers.services import MetadataServices
 from tidelog.coordinator.cluster.log.append_group import Build
 from tidelog.coordinator.cluster.log.metadata_log import EntryTooLarge
 from tidelog.coordinator.cluster.state.draft import InvalidRecord
+from tidelog.coordinator.cluster.state.features import FeatureRefused
 from tidelog.errors import Refused, TidelogError
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.object_store import AccessDenied, StoreError, StoreMisconfigured
@@ -30,6 +31,8 @@ async def change_metadata(broker: MetadataServices, build: Build) -> None:
         await broker.metadata.append(broker.incarnation.epoch, build)
     except (EntryTooLarge, InvalidRecord) as error:
         raise ChangeFailed(ErrorCode.INVALID_REQUEST, str(error)) from error
+    except FeatureRefused as error:
+        raise ChangeFailed(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
     except (AccessDenied, StoreMisconfigured) as error:
         logger.error("the metadata cannot be changed", extra={"why": str(error)})
         raise ChangeFailed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error

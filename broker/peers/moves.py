@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from tidelog.broker.peers.enlistments import code_of
 from tidelog.identifiers import BrokerId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.errors import MalformedMessage
@@ -60,6 +61,10 @@ class MoveForm:
     def replies(
         self, items: Sequence[Move], response: AlterPartitionReassignmentsResponse
     ) -> list[MoveOutcome]:
+        """Each move's outcome. An error of the whole request is that of each move."""
+        if response.error_code != ErrorCode.NONE:
+            refused = MoveOutcome(code_of(response.error_code), response.error_message)
+            return [refused] * len(items)
         found = {
             (topic.name, each.partition_index): each
             for topic in response.responses
@@ -70,5 +75,5 @@ class MoveForm:
             result = found.get((item.topic, item.partition))
             if result is None:
                 raise MalformedMessage(f"no result answers {item}")
-            outcomes.append(MoveOutcome(ErrorCode(result.error_code), result.error_message))
+            outcomes.append(MoveOutcome(code_of(result.error_code), result.error_message))
         return outcomes

@@ -28,6 +28,7 @@ TIME_COLUMNS: Final = ("offset", "timestamp")
 UNDATED: Final = -1
 """Kafka's value for a missing timestamp."""
 _NO_TIMESTAMP = -(2**63)
+_NO_TIMESTAMP_MIN = 2**63 - 1
 _FIELDS = {field.name: field for field in ROW_SCHEMA}
 
 
@@ -64,6 +65,34 @@ class SegmentIndex:
     def group_of(self, offset: int) -> int:
         """The last row group that begins at or below an offset, else the first one."""
         return max(0, int(np.searchsorted(self._first_offsets, offset, "right")) - 1)
+
+    def groups_between(
+        self, start: int, end: int, since_ms: int | None = None, until_ms: int | None = None
+    ) -> list[int]:
+        """The row groups that may have rows at offsets [start, end) of times [since, until)."""
+        wanted = (self._first_offsets < end) & (self._last_offsets >= start)
+        if since_ms is not None:
+            wanted &= self._timestamp_max >= since_ms * MICROSECONDS_PER_MILLISECOND
+        if until_ms is not None:
+            wanted &= self._timestamp_min < until_ms * MICROSECONDS_PER_MILLISECOND
+        groups: list[int] = np.flatnonzero(wanted).tolist()
+        return groups
+
+    def runs(
+        self, groups: Sequence[int], columns: Sequence[str], bytes_max: int | None = None
+    ) -> list[tuple[int, int]]:
+        """Ascending row groups as runs of neighbours (first, last), each at most `bytes_max` stored
+        bytes of these columns, but one row group at least.
+        """
+        runs: list[tuple[int, int]] = []
+        for group in groups:
+            if runs and group == runs[-1][1] + 1:
+                first = runs[-1][0]
+                if bytes_max is None or self.byte_range(first, group, columns).length <= bytes_max:
+                    runs[-1] = (first, group)
+                    continue
+            runs.append((group, group))
+        return runs
 
     def groups_since(self, timestamp_ms: int, offset: int = 0) -> Sequence[int]:
         """The row groups that may have a row of `timestamp_ms` or later at or above `offset`,
@@ -151,8 +180,15 @@ class SegmentIndex:
         self._plain_bytes: Integers = np.array(
             [metadata.row_group(group).total_byte_size for group in groups], np.int64
         )
+        times = [
+            metadata.row_group(group).column(self._columns["timestamp"][0]).statistics
+            for group in groups
+        ]
+        self._timestamp_min: Integers = np.array(
+            [stat.min_raw if stat.has_min_max else _NO_TIMESTAMP_MIN for stat in times], np.int64
+        )
         self._timestamp_max: Integers = np.array(
-            [self._latest_of(group) for group in groups], np.int64
+            [stat.max_raw if stat.has_min_max else _NO_TIMESTAMP for stat in times], np.int64
         )
         identity = self.identity
         bounds = np.stack([self._first_offsets, self._last_offsets], 1).ravel()
@@ -165,10 +201,6 @@ class SegmentIndex:
                 f"its rows from offset {bounds[0]} to {bounds[-1]} are not in the range"
                 f" {identity.base_offset} to {identity.last_offset} that it says it covers",
             )
-
-    def _latest_of(self, group: int) -> int:
-        stats = self._metadata.row_group(group).column(self._columns["timestamp"][0]).statistics
-        return int(stats.max_raw) if stats.has_min_max else _NO_TIMESTAMP
 
     def _places_of(self, group: int) -> list[tuple[int, int]]:
         """The byte range of each of a row group's columns."""

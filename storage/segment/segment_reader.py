@@ -100,7 +100,7 @@ class SegmentReader:
             and self.index.byte_range(first, last + 1, columns).length <= limit
         ):
             last += 1
-        batches = await self._decode(first, last, columns)
+        batches = await self.groups(first, last, columns)
         offsets = integers_of(batches[0].column("offset"))
         cut = int(np.searchsorted(offsets, offset, "left"))
         return [batches[0].slice(cut), *batches[1:]]
@@ -113,7 +113,7 @@ class SegmentReader:
         there is at most one.
         """
         for group in self.index.groups_since(timestamp_ms, offset):
-            (rows,) = await self._decode(group, group, TIME_COLUMNS)
+            (rows,) = await self.groups(group, group, TIME_COLUMNS)
             found = first_row_since(rows, timestamp_ms, offset)
             if found is not None:
                 return found
@@ -129,7 +129,7 @@ class SegmentReader:
             latest = self.index.timestamp_max_of(group)
             if best is not None and latest < best[1]:
                 break
-            (rows,) = await self._decode(group, group, TIME_COLUMNS)
+            (rows,) = await self.groups(group, group, TIME_COLUMNS)
             found = latest_row(rows, offset)
             if found is not None and (best is None or (-found[1], found[0]) < (-best[1], best[0])):
                 best = found
@@ -142,7 +142,8 @@ class SegmentReader:
         groups = range(index.groups if first is None else first, index.groups)
         return sorted(groups, key=lambda group: -index.timestamp_max_of(group))
 
-    async def _decode(self, first: int, last: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
+    async def groups(self, first: int, last: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
+        """The rows of the row groups `first` to `last`, inclusive, in one range read."""
         start, data = await read_groups(self._store, self.index, first, last, columns)
         return await self._offload.run(self.index.decode, first, last, start, data, columns)
 

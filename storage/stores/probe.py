@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TypeVar
@@ -27,6 +28,7 @@ T = TypeVar("T")
 
 PROBE_PREFIX = "probe/"
 _ATTEMPTS_MAX = 3
+_CLEAN_UP_SECONDS_MAX = 1.0
 _FIRST = b"tidelog probe: first"
 _SECOND = b"tidelog probe: second, longer"
 _REMEDY = (
@@ -72,9 +74,18 @@ class _Probe:
             # A store that does not answer a put will not answer a delete.
             raise
         except BaseException:
-            with suppress(StoreError):
-                await self._store.delete(self._key)
+            await self._clean_up()
             raise
+
+    async def _clean_up(self) -> None:
+        """Delete the object if the store answers soon.
+
+        Otherwise a broker that is told to stop would wait for the store. The collector deletes an
+        object that stays.
+        """
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_CLEAN_UP_SECONDS_MAX):
+                await self._store.delete(self._key)
 
     async def _conditions(self) -> None:
         store, key = self._store, self._key

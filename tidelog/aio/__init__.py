@@ -19,3 +19,7 @@ __all__ = [
     "Transaction",
     "exactly_once",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -43,19 +43,27 @@ _security_option = click.option(
     callback=_take_security,
     help="A file with the client's security, by confluent-kafka's names.",
 )
-_address_option = click.option(
-    "--bootstrap",
-    type=Address(),
-    envvar="TIDELOG_BOOTSTRAP",
-    default=DEFAULT_BOOTSTRAP,
-    show_default=True,
-    help="Any broker's HOST:PORT.",
-)
+
+
+def _address_option(default: str | None) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    return click.option(
+        "--bootstrap",
+        type=Address(),
+        envvar="TIDELOG_BOOTSTRAP",
+        default=default,
+        show_default=True,
+        help="Any broker's HOST:PORT.",
+    )
 
 
 def bootstrap_option(command: Callable[..., T]) -> Callable[..., T]:
     """The options that tell how a command reaches a broker."""
-    return _address_option(_security_option(command))
+    return _address_option(DEFAULT_BOOTSTRAP)(_security_option(command))
+
+
+def optional_bootstrap_option(command: Callable[..., T]) -> Callable[..., T]:
+    """The same for a command that also works without a broker: None if none is named."""
+    return _address_option(None)(_security_option(command))
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -39,6 +39,7 @@ COMMANDS = {
         "bucket",
         "fsck",
         "inspect",
+        "doctor",
     )
 } | {"dev": "tidelog.localstack.dev"}
 """The commands' modules; each has an object of the command's name."""

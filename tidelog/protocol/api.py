@@ -29,7 +29,7 @@ from tidelog.protocol.schemas.cluster import (
     topics,
 )
 from tidelog.protocol.schemas.own import adopt, drains, features, flush, metadata_moved, rebalance
-from tidelog.protocol.schemas.security import acls, sasl, scram
+from tidelog.protocol.schemas.security import acls, quotas, sasl, scram
 
 OWN_KEYS_FROM: Final = 20_000
 """The first key of Tidelog's own requests. ApiVersions does not list them."""
@@ -78,6 +78,8 @@ class ApiKey(enum.IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
@@ -146,6 +148,8 @@ ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
         ApiKey.OFFSET_DELETE: (0, 0),
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: (0, 1),
+        ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (0, 0),
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (0, 0),
         ApiKey.DESCRIBE_QUORUM: (0, 2),
@@ -249,6 +253,8 @@ for _request, _response in (
     (replicas.AlterPartitionReassignmentsRequest, replicas.AlterPartitionReassignmentsResponse),
     (replicas.ListPartitionReassignmentsRequest, replicas.ListPartitionReassignmentsResponse),
     (group_offsets.OffsetDeleteRequest, group_offsets.OffsetDeleteResponse),
+    (quotas.DescribeClientQuotasRequest, quotas.DescribeClientQuotasResponse),
+    (quotas.AlterClientQuotasRequest, quotas.AlterClientQuotasResponse),
     (
         scram.DescribeUserScramCredentialsRequest,
         scram.DescribeUserScramCredentialsResponse,

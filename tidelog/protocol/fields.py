@@ -125,6 +125,11 @@ def int64(versions: str = "0+", *, default: int = 0, tag: int | None = None) -> 
     return cast(int, _field(WireType(WireKind.FIXED, "q", 8), versions, "none", default, tag))
 
 
+def float64(versions: str = "0+", *, default: float = 0.0, tag: int | None = None) -> float:
+    """A number of eight bytes with a fraction."""
+    return cast(float, _field(WireType(WireKind.FIXED, "d", 8), versions, "none", default, tag))
+
+
 def uuid(versions: str = "0+", *, default: UUID = NULL_UUID, tag: int | None = None) -> UUID:
     """Sixteen bytes; `NULL_UUID` means none."""
     return cast(UUID, _field(WireType(WireKind.UUID, size=16), versions, "none", default, tag))

@@ -35,7 +35,7 @@ def compile_step_reader(message_type: type[Message], version: int) -> StepReader
     return reader
 
 
-_FIXED_SIZES = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "q": 8, "16s": 16}
+_FIXED_SIZES = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "q": 8, "d": 8, "16s": 16}
 
 
 class _ReaderCompiler:

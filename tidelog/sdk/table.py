@@ -1,22 +1,31 @@
 """A topic's committed records as a table, read from the bucket. No broker is asked.
 
-A read is one snapshot of each partition: from its segments and the WAL's tail, up to its last
-stable offset. A reader that dies has changed nothing.
+A read is one snapshot: its view of all partitions is taken first, and each partition ends at the
+last stable offset of that view. Segments and tails are read behind it. Meanwhile
+
+- rolls and compaction replace objects: the partition's places are looked up anew, and the read goes
+  on behind its last row;
+- retention or DeleteRecords delete rows that were not read yet: the read begins anew, with a new
+  view;
+- records are added: they lie above the view's end.
+
+A reader that dies has changed nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.bucket.views.bucket import VIEW_ATTEMPTS_MAX, Bucket
 from tidelog.bucket.views.partition_view import PartitionView
+from tidelog.bucket.views.rows import ALL_TIMES, Times
 from tidelog.clock import SystemClock
 from tidelog.concurrency import read_all
 from tidelog.entropy import SystemEntropy
@@ -57,13 +66,14 @@ class Selection(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Wanted:
+    """A checked selection."""
+
     columns: list[str]
     partitions: frozenset[int] | None
     offsets: Mapping[int, tuple[int | None, int | None]]
     all_offsets: tuple[int | None, int | None]
-    since_ms: int | None
-    until_ms: int | None
+    times: Times
 
     def takes(self, number: int) -> bool:
         if self.partitions is not None:
@@ -77,7 +87,7 @@ class _Wanted:
     @property
     def read_columns(self) -> list[str]:
         """The rows' columns that a read needs, the offset first."""
-        timed = ["timestamp"] if self.since_ms is not None or self.until_ms is not None else []
+        timed = [] if self.times == ALL_TIMES else ["timestamp"]
         return list(dict.fromkeys(["offset", *timed, *(n for n in self.columns if n != PARTITION)]))
 
 
@@ -93,7 +103,7 @@ class Table:
 
         Raises InvalidConfiguration, NoSuchTopic, CorruptObject, StoreError.
         """
-        wanted = _checked(selection)
+        wanted = checked(selection)
 
         async def run() -> pa.Table:
             clock, entropy = SystemClock(), SystemEntropy()
@@ -101,7 +111,7 @@ class Table:
             offload = ThreadOffload(THREADS, "tidelog-table")
             try:
                 bucket = Bucket.unread(store, clock, entropy, offload)
-                return await _read(bucket, self._topic, wanted)
+                return await read(bucket, self._topic, wanted)
             finally:
                 offload.close()
                 await store.close()
@@ -134,7 +144,21 @@ class Table:
         return found
 
 
-async def _read(bucket: Bucket, topic: str, wanted: _Wanted) -> pa.Table:
+class _RowsDeleted(Exception):
+    """Rows of the snapshot were deleted before they were read."""
+
+
+async def read(bucket: Bucket, topic: str, wanted: Wanted) -> pa.Table:
+    """The rows by partition and offset. Raises as `Table.to_arrow` does."""
+    looks = Looks(topic, VIEW_ATTEMPTS_MAX)
+    while True:
+        try:
+            return await _snapshot(bucket, topic, wanted)
+        except _RowsDeleted:
+            looks.changed()
+
+
+async def _snapshot(bucket: Bucket, topic: str, wanted: Wanted) -> pa.Table:
     chosen = await bucket.partitions_of([topic])
     _check_partitions(wanted, topic, len(chosen))
     view = await bucket.view_partitions(each for each in chosen if wanted.takes(each.partition))
@@ -150,19 +174,23 @@ async def _read(bucket: Bucket, topic: str, wanted: _Wanted) -> pa.Table:
 
 
 async def _rows(
-    bucket: Bucket, view: PartitionView, wanted: _Wanted
+    bucket: Bucket, view: PartitionView, wanted: Wanted
 ) -> AsyncIterator[pa.RecordBatch]:
-    """A partition's rows up to the last stable offset of its first view."""
+    """A partition's rows up to the last stable offset of its first view.
+
+    Raises _RowsDeleted, CorruptObject, StoreError.
+    """
     number = view.partition.partition
-    position, end = wanted.range_of(number)
-    end = min(end, view.last_stable_offset)
+    start, end = wanted.range_of(number)
+    position, end = max(start, view.log_start), min(end, view.last_stable_offset)
     looks = Looks(looks_max=VIEW_ATTEMPTS_MAX)
     while True:
         try:
-            pruned = replace(view, segments=_in_time(view, wanted))
-            async for rows in bucket.rows(pruned, position, end, columns=wanted.read_columns):
+            async for rows in bucket.rows(
+                view, position, end, columns=wanted.read_columns, times=wanted.times
+            ):
                 position = integers_of(rows.column("offset"))[-1].item() + 1
-                kept = _cut_to_time(rows, wanted)
+                kept = _cut_to_time(rows, wanted.times)
                 if kept.num_rows:
                     yield _with_partition(kept, number, wanted.columns)
             return
@@ -171,33 +199,20 @@ async def _rows(
             looks.missed(missing)
         await bucket.refresh()
         view = (await bucket.view_partitions([view.partition])).partition(view.partition)
+        if position < min(end, view.log_start):
+            raise _RowsDeleted
 
 
-def _in_time(view: PartitionView, wanted: _Wanted) -> Sequence[Any]:
-    """The segments that may hold records of the time."""
-    since, until = wanted.since_ms, wanted.until_ms
-    return [
-        stored
-        for stored in view.segments
-        if (since is None or _or(stored.segment.timestamp_max, since) >= since)
-        and (until is None or _or(stored.segment.timestamp_min, until - 1) < until)
-    ]
-
-
-def _or(known: int | None, otherwise: int) -> int:
-    return otherwise if known is None else known
-
-
-def _cut_to_time(rows: pa.RecordBatch, wanted: _Wanted) -> pa.RecordBatch:
+def _cut_to_time(rows: pa.RecordBatch, times: Times) -> pa.RecordBatch:
     """The rows of the time. A record without a timestamp is in no range of times."""
-    if wanted.since_ms is None and wanted.until_ms is None:
+    if times == ALL_TIMES:
         return rows
-    times = rows.column("timestamp")
-    kept = pc.is_valid(times)
-    if wanted.since_ms is not None:
-        kept = pc.and_kleene(kept, pc.greater_equal(times, _scalar(wanted.since_ms, times.type)))
-    if wanted.until_ms is not None:
-        kept = pc.and_kleene(kept, pc.less(times, _scalar(wanted.until_ms, times.type)))
+    column = rows.column("timestamp")
+    kept = pc.is_valid(column)
+    if times.since_ms is not None:
+        kept = pc.and_kleene(kept, pc.greater_equal(column, _scalar(times.since_ms, column.type)))
+    if times.until_ms is not None:
+        kept = pc.and_kleene(kept, pc.less(column, _scalar(times.until_ms, column.type)))
     return rows.filter(kept)
 
 
@@ -216,7 +231,8 @@ def _with_partition(rows: pa.RecordBatch, number: int, columns: Sequence[str]) -
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _checked(selection: Selection) -> _Wanted:
+def checked(selection: Selection) -> Wanted:
+    """The selection. Raises InvalidConfiguration."""
     unknown = sorted(selection.keys() - Selection.__annotations__.keys())
     if unknown:
         raise InvalidConfiguration(
@@ -234,13 +250,15 @@ def _checked(selection: Selection) -> _Wanted:
         if start is not None and end is not None and start > end:
             raise InvalidConfiguration(f"offsets: {start} is above {end}; give (first, end)")
     partitions = selection.get("partitions")
-    return _Wanted(
+    return Wanted(
         columns,
         None if partitions is None else frozenset(partitions),
         by_partition,
         for_all,
-        _milliseconds("since", selection.get("since")),
-        _milliseconds("until", selection.get("until")),
+        Times(
+            _milliseconds("since", selection.get("since")),
+            _milliseconds("until", selection.get("until")),
+        ),
     )
 
 
@@ -257,7 +275,7 @@ def _milliseconds(name: str, time: datetime | int | None) -> int | None:
     return -(-(microseconds + since_epoch.microseconds) // MICROSECONDS_PER_MILLISECOND)
 
 
-def _check_partitions(wanted: _Wanted, topic: str, count: int) -> None:
+def _check_partitions(wanted: Wanted, topic: str, count: int) -> None:
     for number in sorted({*(wanted.partitions or ()), *wanted.offsets}):
         if not 0 <= number < count:
             raise InvalidConfiguration(f"{topic} has no partition {number}, only {count} from 0 on")

@@ -23,3 +23,7 @@ def __getattr__(name: str) -> object:
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(imported(f"{__name__}.{module}", f"{__name__}.{name}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import types
 import typing
 from collections.abc import Callable, Hashable, Mapping
@@ -28,7 +29,7 @@ def to_json(value: object) -> Json:
 
     A UUID becomes its usual text, a tuple a list, a mapping or a dataclass an object.
     """
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, UUID):
         return str(value)
@@ -86,6 +87,12 @@ def _integer(value: Json) -> int:
     return value
 
 
+def _real(value: Json) -> float:
+    if type(value) is not float or not math.isfinite(value):
+        raise Mismatch(f"{_shown(value)} is not a finite number with a fraction")
+    return value
+
+
 def _boolean(value: Json) -> bool:
     if type(value) is not bool:
         raise Mismatch(f"{_shown(value)} is neither true nor false")
@@ -110,6 +117,7 @@ def _uuid(value: Json) -> UUID:
 
 _PLAIN: Mapping[Any, Callable[[Json], Any]] = {
     int: _integer,
+    float: _real,
     bool: _boolean,
     str: _text,
     UUID: _uuid,

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
+from tidelog.coordinator.cluster.records.client_quotas import QuotaEntity
 from tidelog.coordinator.cluster.records.codec import Json, Mismatch, from_json, to_json
 from tidelog.coordinator.cluster.records.documents import decode_document, encode_document
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
@@ -39,9 +40,11 @@ CREDENTIALS_VERSION = LISTENERS_VERSION
 """Brokers from this version on know `CredentialsChanged`."""
 LEVEL_VERSION = 6
 """Brokers from this version on know `LevelRaised`."""
-FIRST_LEVEL = LEVEL_VERSION
+QUOTAS_VERSION = 7
+"""Brokers from this version on know `QuotasChanged`, and enforce quotas of clients."""
+FIRST_LEVEL = QUOTAS_VERSION
 """The level of a cluster that never raised it. Records up to this version need no level."""
-BROKER_VERSION = LEVEL_VERSION
+BROKER_VERSION = QUOTAS_VERSION
 """What this Tidelog's brokers can do."""
 SESSION_TIMEOUT_MS = 9000
 """Kafka's default of broker.session.timeout.ms."""
@@ -242,6 +245,14 @@ class AclsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotasChanged:
+    """All quotas of one entity, replacing the previous ones; an empty map removes them."""
+
+    entity: QuotaEntity
+    quotas: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class CredentialsChanged:
     """The object at `key` holds the verifiers of all users. It takes the place of `previous`."""
 
@@ -348,6 +359,7 @@ Record: TypeAlias = (
     | IncarnationsForgotten
     | ConfigsChanged
     | AclsChanged
+    | QuotasChanged
     | CredentialsChanged
     | TenuresOpened
     | PartitionMoved
@@ -374,6 +386,7 @@ RECORD_TYPES: Mapping[str, type[Record]] = {
         IncarnationsForgotten,
         ConfigsChanged,
         AclsChanged,
+        QuotasChanged,
         CredentialsChanged,
         TenuresOpened,
         PartitionMoved,

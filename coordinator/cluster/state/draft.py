@@ -65,6 +65,7 @@ class Draft:
         self.deleted = _Table(state.deleted)
         self.overrides = _Table(state.overrides)
         self.acls = state.acls
+        self.quotas = _Table(state.quotas)
         self.credentials = state.credentials
         self.next_producer_id = state.next_producer_id
         self.losses = state.losses
@@ -84,6 +85,7 @@ class Draft:
             deleted=self.deleted.view,
             overrides=self.overrides.view,
             acls=self.acls,
+            quotas=self.quotas.view,
             credentials=self.credentials,
             next_producer_id=self.next_producer_id,
             losses=self.losses,

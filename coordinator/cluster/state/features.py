@@ -23,11 +23,13 @@ from tidelog.coordinator.cluster.records.records import (
     FIRST_LEVEL,
     LEVEL_VERSION,
     LISTENERS_VERSION,
+    QUOTAS_VERSION,
     AclsChanged,
     CredentialsChanged,
     DrainChanged,
     LevelRaised,
     ListenersRegistered,
+    QuotasChanged,
     Record,
 )
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
@@ -41,6 +43,7 @@ VERSION_OF_RECORD: Final[Mapping[type[Record], int]] = MappingProxyType(
         CredentialsChanged: CREDENTIALS_VERSION,
         ListenersRegistered: LISTENERS_VERSION,
         LevelRaised: LEVEL_VERSION,
+        QuotasChanged: QUOTAS_VERSION,
     }
 )
 """The version from which on brokers read a record; those that are missing are read by all that

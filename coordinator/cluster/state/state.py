@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from tidelog.coordinator.cluster.records.client_quotas import QuotaEntity
 from tidelog.coordinator.cluster.records.records import (
     ClusterCreated,
     ConfigScope,
@@ -69,6 +70,8 @@ class ClusterState:
     """The overrides of brokers, the cluster and groups; a topic carries its own."""
     acls: AclTable = NO_RULES
     """The access control rules. The same object until they change."""
+    quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    """The quotas of clients, by `QuotaKey`. The same object until they change."""
     credentials: str | None = None
     """The key of the object that holds the verifiers of all users."""
     next_producer_id: ProducerId = FIRST_PRODUCER_ID

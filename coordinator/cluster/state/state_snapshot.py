@@ -17,6 +17,7 @@ from tidelog.coordinator.cluster.records.records import (
     Endpoint,
     EntryRange,
     LossAccepted,
+    QuotasChanged,
     SlotRange,
 )
 from tidelog.coordinator.cluster.records.topics import Tenures, Topic, collision_key
@@ -38,12 +39,19 @@ from tidelog.storage.object_store import Buffer
 from tidelog.wal.log.tenure import Tenure, TenureEnd
 
 SNAPSHOT_MAGIC = "tidelog.metadata.snapshot"
-SNAPSHOT_FORMAT = 8
+SNAPSHOT_FORMAT = 9
 """The newest format that this Tidelog reads."""
 BASE_FORMAT = 4
 """Brokers have `rack` and `version`; tenures say where the one before ended."""
 FORMAT_OF_MEMBER: Mapping[str, int] = MappingProxyType(
-    {"draining": 5, "acls": 6, "listeners": 7, "credentials": 7, "level": 8}
+    {
+        "draining": 5,
+        "acls": 6,
+        "listeners": 7,
+        "credentials": 7,
+        "level": 8,
+        "quotas": 9,
+    }
 )
 """The members that a snapshot has only while they are not empty, and the formats that have them.
 
@@ -106,6 +114,7 @@ class _Snapshot:
     listeners: tuple[_Listeners, ...] = ()
     credentials: str | None = None
     level: int = 0
+    quotas: tuple[QuotasChanged, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +152,7 @@ def encode_snapshot(state: ClusterState, time_ms: int) -> bytes:
         losses=state.losses,
         lost_entries=state.lost_entries,
         level=state.level,
+        quotas=tuple([QuotasChanged(*each) for each in state.quotas.items()]),
         draining=tuple([info.epoch for info in state.brokers.values() if info.draining]),
         acls=tuple(state.acls),
         listeners=tuple(
@@ -181,6 +191,9 @@ def decode_snapshot(key: str, data: Buffer) -> ClusterState:
             raise Mismatch("it drains brokers that are not live")
         if len(set(snapshot.acls)) != len(snapshot.acls):
             raise Mismatch("it has a rule twice")
+        quotas = {each.entity: each.quotas for each in snapshot.quotas}
+        if len(quotas) != len(snapshot.quotas):
+            raise Mismatch("it has the quotas of one entity twice")
         if not listeners.keys() <= brokers.keys():
             raise Mismatch("it has listeners of brokers that are not registered")
         retired = {
@@ -206,6 +219,7 @@ def decode_snapshot(key: str, data: Buffer) -> ClusterState:
         retired=retired,
         overrides={(each.scope, each.name): each.overrides for each in snapshot.overrides},
         acls=NO_RULES.changed(snapshot.acls, ()),
+        quotas=quotas,
         credentials=snapshot.credentials,
         next_producer_id=snapshot.next_producer_id,
         deleted={each.topic_id: each.sequence for each in snapshot.deleted},

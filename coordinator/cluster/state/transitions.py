@@ -31,6 +31,7 @@ from tidelog.coordinator.cluster.records.records import (
     PartitionMoved,
     PartitionsCreated,
     ProducerIdsAllocated,
+    QuotasChanged,
     Record,
     TenuresOpened,
     TopicCreated,
@@ -65,6 +66,8 @@ PORT_MAX = 2**16 - 1
 LISTENERS_MAX = 64
 OVERRIDES_MAX = 100_000
 """Brokers and groups with overrides."""
+QUOTA_ENTITIES_MAX = 100_000
+"""Users, client ids and addresses with quotas."""
 LOSSES_MAX = 10_000
 """Accepted losses that the state keeps."""
 GROUP_NAME_BYTES_MAX = 1024
@@ -390,6 +393,25 @@ def _acls_changed(draft: Draft, record: AclsChanged) -> None:
     draft.acls = known.changed(record.created, record.deleted)
 
 
+def _quotas_changed(draft: Draft, record: QuotasChanged) -> None:
+    fault = record.entity.fault()
+    for key, value in record.quotas.items():
+        fault = fault or record.entity.value_fault(key, value)
+    if fault is not None:
+        raise InvalidRecord(record, fault)
+    known = draft.quotas.view
+    if record.quotas:
+        if record.entity not in known and len(known) >= QUOTA_ENTITIES_MAX:
+            raise InvalidRecord(
+                record, f"{QUOTA_ENTITIES_MAX} users, client ids and addresses have quotas already"
+            )
+        draft.quotas.put(record.entity, dict(record.quotas))
+    elif record.entity in known:
+        draft.quotas.drop(record.entity)
+    else:
+        raise InvalidRecord(record, f"there are no quotas of {record.entity}")
+
+
 def _credentials_changed(draft: Draft, record: CredentialsChanged) -> None:
     if not record.key.startswith(CREDENTIALS_PREFIX):
         raise InvalidRecord(record, f"{record.key!r} is not below {CREDENTIALS_PREFIX}")
@@ -530,6 +552,7 @@ TRANSITIONS: Mapping[type[Record], Callable[[Draft, Any], None]] = {
     IncarnationsForgotten: _incarnations_forgotten,
     ConfigsChanged: _configs_changed,
     AclsChanged: _acls_changed,
+    QuotasChanged: _quotas_changed,
     CredentialsChanged: _credentials_changed,
     TenuresOpened: _tenures_opened,
     PartitionMoved: _partition_moved,

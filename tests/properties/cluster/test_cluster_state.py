@@ -14,6 +14,7 @@ from tests.unit.coordinator.cluster.acls import rule as acl
 from tidelog.coordinator.cluster.membership.takeover import successions
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
 from tidelog.coordinator.cluster.records.bucket_format import new_cluster
+from tidelog.coordinator.cluster.records.client_quotas import QuotaEntity
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
     AclsChanged,
@@ -27,6 +28,7 @@ from tidelog.coordinator.cluster.records.records import (
     PartitionMoved,
     PartitionsCreated,
     ProducerIdsAllocated,
+    QuotasChanged,
     Record,
     Succession,
     TenuresOpened,
@@ -68,6 +70,7 @@ class ClusterMachine(RuleBasedStateMachine):
         self.fenced: set[int] = set()
         self.draining: set[int] = set()
         self.acls: set[AclRule] = set()
+        self.quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.retired: dict[int, int] = {}
         self.forgotten: set[int] = set()
         self.fates: dict[TopicId, TopicFate] = {}
@@ -143,6 +146,22 @@ class ClusterMachine(RuleBasedStateMachine):
             self.refused(self.author(choice), AclsChanged((), (each,)))
             self.apply(self.author(choice), AclsChanged((each,)))
             self.acls.add(each)
+
+    @precondition(lambda self: self.live)
+    @rule(choice=CHOICE, which=st.integers(0, 3), rate=st.sampled_from([None, 0.0, 5.0, 7.5]))
+    def change_quotas(self, choice: int, which: int, rate: float | None) -> None:
+        """Quotas come, change and go."""
+        entity = QuotaEntity("alice" if which & 1 else None, "" if which & 2 else None)
+        quotas = {} if rate is None else {"request_percentage": rate}
+        record = QuotasChanged(entity, quotas)
+        if not which or rate == 0 or (not quotas and entity not in self.quotas):
+            self.refused(self.author(choice), record)
+            return
+        self.apply(self.author(choice), record)
+        if quotas:
+            self.quotas[entity] = quotas
+        else:
+            del self.quotas[entity]
 
     @precondition(lambda self: self.live)
     @rule(choice=CHOICE, which=CHOICE, draining=st.booleans())
@@ -309,6 +328,7 @@ class ClusterMachine(RuleBasedStateMachine):
         assert {info.epoch for info in state.brokers.values() if info.draining} == self.draining
         assert set(state.acls) == self.acls
         assert state.acls.count == len(self.acls)
+        assert state.quotas == self.quotas
         assert state.retired_ends == self.retired
         assert state.next_producer_id == self.ids_given
         assert {

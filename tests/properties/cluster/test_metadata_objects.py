@@ -37,6 +37,8 @@ def record_strategy(kind: type[Any]) -> st.SearchStrategy[Any]:
         origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
         if annotation is int:
             return INTEGERS
+        if annotation is float:
+            return st.floats(allow_nan=False, allow_infinity=False)
         if annotation is bool:
             return st.booleans()
         if annotation is str:
@@ -52,7 +54,7 @@ def record_strategy(kind: type[Any]) -> st.SearchStrategy[Any]:
         if origin is tuple:
             return st.lists(of(arguments[0]), max_size=5).map(tuple)
         if origin is Mapping:
-            return st.dictionaries(TEXTS, TEXTS, max_size=5)
+            return st.dictionaries(TEXTS, of(arguments[1]), max_size=5)
         if dataclasses.is_dataclass(annotation):
             return record_strategy(annotation)
         raise AssertionError(f"no strategy for {annotation}")

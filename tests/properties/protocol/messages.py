@@ -107,7 +107,9 @@ class _Generator:
             return self._chance.randint(124, 131)
         return self._chance.randint(0, 2 * self._richness)
 
-    def _number(self, code: str, name: str) -> int:
+    def _number(self, code: str, name: str) -> float:
+        if code == "d":
+            return self._chance.choice((0.0, -1.5, 1e300, self._chance.random()))
         if code == "?":
             return self._chance.random() < 0.5
         if name.endswith("error_code"):

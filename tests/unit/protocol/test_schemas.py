@@ -30,6 +30,7 @@ _CODES = {
     "int32": "i",
     "timedelta_i32": "i",
     "int64": "q",
+    "float64": "d",
     "timedelta_i64": "q",
     "datetime_i64": "q",
 }
@@ -99,7 +100,7 @@ def _default(field: Field, theirs: Any) -> object:
 
 def test_annotations_say_what_the_fields_are() -> None:
     """Handlers are checked against the annotations, messages are encoded by the fields."""
-    python_types = {"?": bool, "b": int, "h": int, "H": int, "i": int, "q": int}
+    python_types = {"?": bool, "b": int, "h": int, "H": int, "i": int, "q": int, "d": float}
     seen = 0
     for type_ in _all_structs():
         hints = get_type_hints(type_)

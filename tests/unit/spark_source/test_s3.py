@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -15,17 +14,11 @@ from tests.unit.spark_source.spark_world import COMMITTED, history, rows_of, val
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import InvalidConfiguration
-from tidelog.localstack.s3_servers import S3Server, start_moto
+from tidelog.localstack.s3_servers import S3Server
 from tidelog.spark_source import committed_files, s3a_options, table_path
 from tidelog.spark_source.source import TidelogSource
 from tidelog.storage.object_store import StoreError
 from tidelog.storage.stores.location import open_store
-
-
-@pytest.fixture(scope="module")
-def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with start_moto(tmp_path_factory.mktemp("moto")) as server:
-        yield server
 
 
 def given(url: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,12 @@ def test_the_package_is_light_and_shows_its_public_names() -> None:
     assert loaded == "[]"
     assert "Producer" in names
     assert "_MODULES" not in names
+
+
+@pytest.mark.parametrize("package", ["tidelog.aio", "tidelog.testing"])
+def test_a_package_shows_its_public_names_and_nothing_else(package: str) -> None:
+    module = import_module(package)
+    # Imported, its modules are attributes of the package.
+    for name in module.__all__:
+        assert getattr(module, name).__name__ == name
+    assert dir(module) == sorted(module.__all__)

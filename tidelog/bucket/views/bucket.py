@@ -26,7 +26,7 @@ from tidelog.bucket.cluster_reader import ClusterReader
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.bucket.views.reading import BucketAccess, BucketView, NoSuchTopic, Reading
 from tidelog.bucket.views.remembered import RememberedTables
-from tidelog.bucket.views.rows import partition_rows
+from tidelog.bucket.views.rows import ALL_TIMES, Times, partition_rows
 from tidelog.bucket.views.tails import Keep, TailReader
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.records.settings import ClusterSettings
@@ -159,6 +159,7 @@ class Bucket:
         upper: int | None = None,
         *,
         columns: Sequence[str] = ROW_SCHEMA.names,
+        times: Times = ALL_TIMES,
         committed: bool = True,
         keep: Keep | None = None,
     ) -> AsyncIterator[pa.RecordBatch]:
@@ -171,6 +172,7 @@ class Bucket:
             start,
             upper,
             columns=columns,
+            times=times,
             committed=committed,
             keep=keep,
         )

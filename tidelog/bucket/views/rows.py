@@ -9,6 +9,7 @@ retention and compaction have taken (rule F4).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,29 @@ SEGMENT_READ_BYTES = 8 * 1024 * 1024
 OFFSET = "offset"
 
 
+class Times(NamedTuple):
+    """A range of the records' own timestamps, in milliseconds; the end is exclusive."""
+
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def may_be_in(self, segment: Segment) -> bool:
+        """True unless all of the segment's records have other times. Records without a time have
+        another one.
+        """
+        if self == ALL_TIMES:
+            return True
+        first, last = segment.timestamp_min, segment.timestamp_max
+        if first is None or last is None:
+            return False
+        return (self.since_ms is None or last >= self.since_ms) and (
+            self.until_ms is None or first < self.until_ms
+        )
+
+
+ALL_TIMES: Final = Times()
+
+
 async def partition_rows(
     access: BucketAccess,
     tails: TailReader,
@@ -35,11 +59,13 @@ async def partition_rows(
     upper: int | None = None,
     *,
     columns: Sequence[str] = ROW_SCHEMA.names,
+    times: Times = ALL_TIMES,
     committed: bool = True,
     keep: Keep | None = None,
 ) -> AsyncIterator[pa.RecordBatch]:
     """The rows at offsets [start, upper), some MiB at a time. `committed` and `keep` are about the
-    tail (`TailReader.rows`); what is in segments is committed.
+    tail (`TailReader.rows`); what is in segments is committed. `times`: segments and row groups
+    with no such rows are left out; the others come whole.
 
     Raises MissingObject and other CorruptObjects, UnsupportedFormat, StoreError.
     """
@@ -47,8 +73,10 @@ async def partition_rows(
     end = view.high_watermark if upper is None else min(upper, view.high_watermark)
     for stored in view.segments:
         name = stored.segment.name
-        if name.last_offset >= first and name.base_offset < end:
-            async for rows in _segment_rows(access, view, stored.segment, first, end, columns):
+        if name.last_offset >= first and name.base_offset < end and times.may_be_in(stored.segment):
+            async for rows in _segment_rows(
+                access, view, stored.segment, first, end, columns, times
+            ):
                 yield rows
     async for rows in tails.rows(
         view, start, upper, columns=columns, committed=committed, keep=keep
@@ -63,18 +91,17 @@ async def _segment_rows(
     start: int,
     upper: int,
     columns: Sequence[str],
+    times: Times,
 ) -> AsyncIterator[pa.RecordBatch]:
     # The reader cuts by offset, so that column is always read.
     wanted = [OFFSET, *(name for name in columns if name != OFFSET)]
-    offset = start
     with required():
         reader = await SegmentReader.open(access.store, access.offload, view.partition, segment)
-        while batches := await reader.read(offset, SEGMENT_READ_BYTES, wanted):
-            for rows in batches:
+        index = reader.index
+        groups = index.groups_between(start, upper, times.since_ms, times.until_ms)
+        for run in index.runs(groups, wanted, SEGMENT_READ_BYTES):
+            for rows in await reader.groups(*run, wanted):
                 offsets = integers_of(rows.column(OFFSET))
-                count = int(np.searchsorted(offsets, upper))
-                if count:
-                    yield rows.slice(0, count).select(list(columns))
-                offset = int(offsets[-1]) + 1
-            if offset >= upper:
-                return
+                first, following = np.searchsorted(offsets, [start, upper])
+                if first < following:
+                    yield rows.slice(first, following - first).select(list(columns))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 import uvloop
+from prometheus_client.process_collector import ProcessCollector
 
 from tidelog.broker.broker import Broker, first_error
 from tidelog.broker.environment import BrokerEnvironment
@@ -162,6 +163,7 @@ def _environment(
     clock, entropy = SystemClock(), SystemEntropy()
     statistics = StoreStatistics()
     metrics.registry.register(StoreCollector(statistics))
+    ProcessCollector(registry=metrics.registry)
     store = open_store(store_url, clock, entropy, statistics=statistics)
     closing.push_async_callback(store.close)
 

@@ -29,7 +29,7 @@ from tidelog.protocol.schemas import (
 )
 from tidelog.protocol.schemas.cluster import configs, metadata, quorum, replicas, topics
 from tidelog.protocol.schemas.own import adopt, drains, features, flush, metadata_moved, rebalance
-from tidelog.protocol.schemas.security import acls, scram
+from tidelog.protocol.schemas.security import acls, quotas, scram
 
 TOPIC, GROUP, TRANSACTION = "flights", "pilots", "booking"
 TOPIC_ID = UUID(int=1)
@@ -318,6 +318,23 @@ CASES: Final = [
         ),
         (0, 2),
         (DESCRIBE,),
+    ),
+    Case(
+        quotas.DescribeClientQuotasRequest(),
+        (0, 1),
+        (needs("DESCRIBE_CONFIGS", "CLUSTER"),),
+    ),
+    Case(
+        quotas.AlterClientQuotasRequest(
+            entries=[
+                quotas.QuotaAlteration(
+                    entity=[quotas.QuotaEntityPart(entity_type="user", entity_name="alice")],
+                    ops=[quotas.QuotaOperation(key="producer_byte_rate", value=1e9)],
+                )
+            ]
+        ),
+        (0, 1),
+        (needs("ALTER_CONFIGS", "CLUSTER"),),
     ),
     Case(
         scram.DescribeUserScramCredentialsRequest(users=[scram.UserName(name="alice")]),

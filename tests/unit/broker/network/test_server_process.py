@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.localstack.ports import free_ports
 
 WAIT_SECONDS = 30
 
@@ -136,3 +142,45 @@ def test_sigterm_ends_it_cleanly_and_a_successor_serves_the_same(folder: Path) -
         assert produce(second.kafka, "kept", [b"c"], acks="all") == [2]
     # It had fenced itself, so nobody had to wait for its lease.
     assert "waiting until its lease" not in (folder / "second.log").read_text()
+
+
+STORE_PATIENCE_SECONDS = 60
+"""How long requests to a store that cannot be reached are repeated."""
+
+
+@contextmanager
+def server_on(endpoint: tuple[str, int]) -> Iterator[subprocess.Popen[str]]:
+    """`tidelog server` whose S3 endpoint is this address."""
+    url = f"s3://bucket/prefix?endpoint=http://{endpoint[0]}:{endpoint[1]}"
+    options = ["--store", f"{url}&access_key_id=a&secret_access_key=b", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "tidelog.cli", "server", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("signalled", [signal.SIGTERM, signal.SIGINT])
+def test_a_store_that_refuses_connections_does_not_hold_up_a_stop(
+    signalled: signal.Signals,
+) -> None:
+    (port,) = free_ports(1)
+    with server_on(("127.0.0.1", port)) as process:
+        assert process.stderr is not None
+        assert any("the store cannot be reached" in line for line in process.stderr)
+        process.send_signal(signalled)
+        assert process.wait(STORE_PATIENCE_SECONDS / 2) == 0
+
+
+def test_a_store_that_never_answers_does_not_hold_up_a_stop() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        server_on(silent.getsockname()) as process,
+    ):
+        silent.settimeout(WAIT_SECONDS)
+        connection, _ = silent.accept()
+        with connection:
+            assert connection.recv(4) == b"PUT "
+            process.terminate()
+            assert process.wait(STORE_PATIENCE_SECONDS / 2) == 0

@@ -9,14 +9,16 @@ import pytest
 from tidelog.broker.peers.enlistments import Enlisted, Enlistment, EnlistmentForm
 from tidelog.broker.peers.hints import HintForm
 from tidelog.broker.peers.markers import MarkerForm, RemoteMarkers
+from tidelog.broker.peers.moves import Move, MoveForm, MoveOutcome
 from tidelog.client.errors import RequestRefused
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.coordinator.transaction.decision import Markers
 from tidelog.coordinator.transaction.transaction import EnlistedPartition
-from tidelog.identifiers import ProducerEpoch, ProducerId
+from tidelog.identifiers import BrokerId, ProducerEpoch, ProducerId
 from tidelog.protocol.codec import decode, encode
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.errors import MalformedMessage
+from tidelog.protocol.schemas.cluster.replicas import AlterPartitionReassignmentsResponse
 from tidelog.protocol.schemas.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -144,3 +146,20 @@ def test_an_answer_that_does_not_fit_the_markers_settles_nothing(
 
 def test_of_several_hints_the_newest_goes() -> None:
     assert HintForm().request([4, 9, 7]).sequence == 9
+
+
+def test_an_error_of_the_whole_request_answers_each_move() -> None:
+    moves = [Move("t", 0, BrokerId(2)), Move("u", 1, BrokerId(3))]
+    refused = AlterPartitionReassignmentsResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message="no ALTER on the cluster"
+    )
+
+    outcome = MoveOutcome(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no ALTER on the cluster")
+    assert MoveForm().replies(moves, refused) == [outcome, outcome]
+
+
+def test_an_owner_that_leaves_out_a_move_is_malformed() -> None:
+    silent = AlterPartitionReassignmentsResponse(error_message=None)
+
+    with pytest.raises(MalformedMessage, match="no result answers"):
+        MoveForm().replies([Move("t", 0, BrokerId(2))], silent)

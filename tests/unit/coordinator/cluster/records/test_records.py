@@ -19,6 +19,7 @@ from tests.unit.coordinator.cluster.samples import (
     process,
     registered,
 )
+from tidelog.coordinator.cluster.records.client_quotas import QuotaEntity
 from tidelog.coordinator.cluster.records.documents import checksum_of
 from tidelog.coordinator.cluster.records.records import (
     RECORD_TYPES,
@@ -43,6 +44,7 @@ from tidelog.coordinator.cluster.records.records import (
     PartitionMoved,
     PartitionsCreated,
     ProducerIdsAllocated,
+    QuotasChanged,
     Record,
     TenuresOpened,
     TopicCreated,
@@ -74,6 +76,7 @@ EVERY_RECORD: list[Record] = [
     IncarnationsForgotten((Epoch(1), Epoch(3))),
     ConfigsChanged(ConfigScope.CLUSTER, "", {"message.max.bytes": "1000", "größe": "ja"}),
     AclsChanged((rule("READ", "flights"), rule("ALL", "*", deny=True)), (rule("WRITE", "größe"),)),
+    QuotasChanged(QuotaEntity("größe", ""), {"producer_byte_rate": 1e6, "x": 0.1}),
     CredentialsChanged("cluster/credentials/b.json", "cluster/credentials/a.json"),
     TenuresOpened((OpenedTenures(FLIGHTS, LeaderEpoch(3), (0, 2)),)),
     PartitionMoved(FLIGHTS, 1, Epoch(1), "handover/abc"),

@@ -196,6 +196,6 @@ def test_tenures_that_make_no_sense_are_named(tenures: Any, why: str) -> None:
 
 
 def test_a_newer_format_is_refused_with_both_versions() -> None:
-    data = rewritten(encode_snapshot(harbour(), 5), {"format": 9})
-    with pytest.raises(UnsupportedFormat, match=r"version 9.*up to version 8"):
+    data = rewritten(encode_snapshot(harbour(), 5), {"format": 10})
+    with pytest.raises(UnsupportedFormat, match=r"version 10.*up to version 9"):
         decode_snapshot(KEY, data)

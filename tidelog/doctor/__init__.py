@@ -1,0 +1,1 @@
+"""Checks of a store, of the cluster in it, and of this machine. They change nothing."""

@@ -1,0 +1,34 @@
+"""What a check found, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check. `remedy` is empty if there is nothing to do, or `found` names it."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding(check, Verdict.OK, found)
+
+
+def warning(check: str, found: str, remedy: str = "") -> Finding:
+    return Finding(check, Verdict.WARNING, found, remedy)
+
+
+def failed(check: str, found: str, remedy: str = "") -> Finding:
+    return Finding(check, Verdict.FAILED, found, remedy)
