@@ -156,6 +156,11 @@ verify: venv ## All of the above in turn; writes docs/VERIFICATION.md
 	@$(PY) -m scripts.verify
 
 ##@ Maintain
+.PHONY: site
+site: .venv/.installed-integration ## The documents as a site, in build/site; links are checked
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
+	@echo build/site/index.html
+
 .PHONY: lock
 lock: venv ## Pin what pyproject.toml asks for (make lock UPGRADE=1: the newest of everything)
 	@$(PY) scripts/lock.py $(if $(UPGRADE),--upgrade)
