@@ -22,8 +22,7 @@ from tidelog.storage.table.table_log import commit_key, hint_key, hinted_version
 from tidelog.storage.table.table_state import NO_VERSION
 from tidelog.wal.format.image_codec import Images
 from tidelog.wal.format.object_format import MERGED_FOLDER, wal_key
-from tidelog.wal.recover.wal_end import proved_end
-from tidelog.wal.recover.wal_listing import list_slots
+from tidelog.wal.recover.wal_end import list_slots, proved_end
 from tidelog.wal.write.checkpoint import checkpoint_key, decode_checkpoint, newest_checkpoint
 
 WALS_AT_ONCE_MAX: Final = 16
