@@ -87,6 +87,19 @@ def commit_key(topic_id: TopicId, version: int) -> str:
     return f"{log_prefix(topic_id)}{version:0{NUMBER_DIGITS}d}.json"
 
 
+def hint_key(topic_id: TopicId) -> str:
+    """The key of the object that names a table's newest checkpoint."""
+    return f"{log_prefix(topic_id)}_last_checkpoint"
+
+
+def hinted_version(key: str, data: Buffer) -> int:
+    """The version of the checkpoint that the object at `key` names. Raises CorruptObject."""
+    try:
+        return int(json.loads(bytes(data))["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptObject(key, f"it does not decode: {error!r}") from None
+
+
 class TableLog:
     """One topic's table, as one process reads and changes it.
 
@@ -117,7 +130,7 @@ class TableLog:
         self._crash_points = crash_points
         self._checkpoints_seen: Sightings[int] = Sightings()
         self._prefix = log_prefix(topic_id)
-        self._hint_key = f"{self._prefix}_last_checkpoint"
+        self._hint_key = hint_key(topic_id)
         self._sequence = Sequence(store, clock, self._prefix, ".json", self._identify)
         self._lock = asyncio.Lock()
         self._seen_at = float("-inf")
@@ -404,10 +417,7 @@ class TableLog:
             stored = await self._store.get(self._hint_key)
         except ObjectNotFound:
             return None
-        try:
-            return _Hint(int(json.loads(bytes(stored.data))["version"]), stored.etag)
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptObject(self._hint_key, f"it does not decode: {error!r}") from None
+        return _Hint(hinted_version(self._hint_key, stored.data), stored.etag)
 
     async def _point_to(self, version: int, data: bytes) -> None:
         """Put the hint, unless the stored hint has the same or a newer version."""

@@ -1,1 +1,2 @@
-"""Read-only access to a bucket without a broker: topics, tables, tails, coordinators' states."""
+"""Read-only access to a bucket without a broker: topics, tables, tails, coordinators' states,
+and copies of it."""

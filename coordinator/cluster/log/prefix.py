@@ -15,6 +15,8 @@ SNAPSHOT_PREFIX = "cluster/snapshot/"
 LEASE_PREFIX = "cluster/lease/"
 COLLECTION_PREFIX = "cluster/collection/"
 """The marks of each broker id's collector."""
+COPY_KEY = "cluster/copy.json"
+"""Says that the bucket is a copy (`tidelog bucket copy`)."""
 PROBE_FOLDER = "probe/"
 """The store's start-up probe leaves objects here when interrupted; a cluster never does."""
 _NUMBERED = re.compile(rf"({LOG_PREFIX}|{SNAPSHOT_PREFIX})\d{{{NUMBER_DIGITS}}}{LOG_SUFFIX}")
@@ -43,6 +45,11 @@ async def check_unused(store: ObjectStore) -> bool:
         # log was there before them.
         if await _has_log(store):
             return False
+        if await _holds(store, COPY_KEY):
+            raise ForeignObjects(
+                f"{store.url} holds an unfinished copy of a cluster. Nothing there was changed."
+                " Finish it: run tidelog bucket copy again with the same two addresses"
+            )
         if meta.key.startswith(DATA_FOLDERS):
             raise ForeignObjects(
                 f"{store.url} holds {meta.key}, but no metadata log under {LOG_PREFIX}: a cluster"
@@ -54,6 +61,10 @@ async def check_unused(store: ObjectStore) -> bool:
             " the cluster a bucket or a prefix of its own"
         )
     return True
+
+
+async def _holds(store: ObjectStore, key: str) -> bool:
+    return any([meta.key == key async for meta in store.list(key)])
 
 
 async def _has_log(store: ObjectStore) -> bool:

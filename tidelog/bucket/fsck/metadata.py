@@ -41,7 +41,9 @@ async def check_metadata(context: CheckContext) -> Findings:
             state = await _follow(context, entries[number], number, state, findings)
         if number in snapshots:
             found = await _snapshot(context, snapshots[number], findings)
-            if found is not None and state is not None and not _agree(state, found):
+            # The entries before a copy's first snapshot were never there.
+            led_to = None if state is None or state.sequence != number else state
+            if found is not None and led_to is not None and not _agree(led_to, found):
                 why = "it holds another state than the entries lead to"
                 findings.add(FaultKind.CONTRADICTION, snapshots[number], why)
             state = found if found is not None else state

@@ -1,4 +1,4 @@
-"""`tidelog bucket`: create, check and repair the bucket of a cluster."""
+"""`tidelog bucket`: create, check, copy and repair the bucket of a cluster."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tidelog.cli.broker_client import json_option
+from tidelog.cli.commands.fsck import reporting
 from tidelog.cli.exits import INCONSISTENT, REFUSED
 from tidelog.cli.scram_options import NewCredential, ScramOption, new_salt
 from tidelog.clock import SystemClock
@@ -21,14 +23,17 @@ from tidelog.errors import Refused
 from tidelog.storage.stores.location import open_store
 
 if TYPE_CHECKING:
+    from tidelog.bucket.copy.command import CopyResult
     from tidelog.storage.stores.s3.bucket_admin import BucketReport
+
+PATIENCE_SECONDS = 60.0
 
 # boto3 imports slowly and takes 17 MB: only the commands that need it import it.
 
 
 @click.group()
 def bucket() -> None:
-    """Create, check and repair the bucket of a cluster."""
+    """Create, check, copy and repair the bucket of a cluster."""
 
 
 @bucket.command()
@@ -104,6 +109,78 @@ def check(url: str, as_json: bool) -> None:
         _print(report)
     if not report.ok:
         sys.exit(REFUSED)
+
+
+@bucket.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option("--dry-run", is_flag=True, help="Copy nothing; print how much there is to copy.")
+@click.option(
+    "--patience",
+    "patience_seconds",
+    type=click.FloatRange(min=0),
+    default=PATIENCE_SECONDS,
+    show_default=True,
+    help="Seconds to look for a moment at which no log grows.",
+)
+@json_option
+def copy(source: str, target: str, dry_run: bool, patience_seconds: float, as_json: bool) -> None:
+    """Copy the bucket FROM, which may be in use, to the empty bucket or prefix TO.
+
+    The copy is the bucket as of one instant: it has each record that was acknowledged before, and
+    none that was written after. Brokers open it like any bucket. Nothing in FROM is changed. A run
+    that was interrupted goes on; a copy that no broker has opened is brought up to date.
+
+    Exits with 4 if the copy has faults: those of FROM.
+    """
+    from tidelog.bucket.copy.command import copy_bucket
+
+    progress = reporting(SystemClock().monotonic)
+    done = copy_bucket(source, target, progress, patience_seconds, dry_run=dry_run)
+    facts = copy_facts(done)
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        for name, value in facts.items():
+            if name != "faults":
+                print(f"{name.replace('_', ' ')}: {value}")
+        for key, why in facts["faults"].items():
+            print(f"{key}: {why}")
+    if facts["faults"]:
+        sys.exit(INCONSISTENT)
+
+
+def copy_facts(done: CopyResult) -> dict[str, Any]:
+    """The result for JSON."""
+    report = done.report
+    instant = report.instant
+    assert instant is not None
+    facts: dict[str, Any] = {
+        "cluster": report.cluster_id,
+        "instant": _text_of(instant.time_ms),
+        "looks": instant.looks,
+        "rounds": report.rounds,
+        "faults": dict(report.faults),
+    }
+    if done.plan is not None:
+        absent = sum(not present for present in done.plan.values())
+        return facts | {
+            "objects_to_copy": absent,
+            "bytes_to_copy": done.plan_bytes,
+            "objects_present": len(done.plan) - absent,
+        }
+    if done.findings is not None:
+        facts["faults"] |= {fault.key: fault.why for fault in done.findings.faults}
+    return facts | {
+        "complete": _text_of(report.complete_ms),
+        "objects_copied": report.objects,
+        "bytes_copied": report.bytes,
+        "objects_present": report.present,
+    }
+
+
+def _text_of(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 @bucket.command()

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.unit.coordinator.cluster.samples import RETIRED, after, fenced
 from tidelog.broker.collect.mark_file import decode_marks, encode_marks
 from tidelog.broker.collect.survey_file import decode_survey, encode_survey
+from tidelog.bucket.copy.record import decode_copy_record, encode_copy_record
 from tidelog.coordinator.cluster.log.leases import decode_lease, encode_lease, lease_key
 from tidelog.coordinator.cluster.records.bucket_format import (
     FORMAT_VERSION,
@@ -30,7 +31,7 @@ EXAMPLES = [text.encode() for text in re.findall(r"```json\n(.*?\n)```", PAGE)]
 
 
 def test_the_examples_are_objects_as_we_write_them() -> None:
-    entry, snapshot, credentials, lease, marks, survey = EXAMPLES
+    entry, snapshot, credentials, lease, marks, survey, copied = EXAMPLES
     assert encode_credentials(decode_credentials("k", credentials)) == credentials
     assert encode_entry(decode_entry("k", entry)) == entry
     assert encode_lease(decode_lease(lease_key(BrokerId(1)), lease)) == lease
@@ -38,6 +39,7 @@ def test_the_examples_are_objects_as_we_write_them() -> None:
     assert decode_snapshot("k", snapshot) == after(fenced(), 2, RETIRED)
     assert encode_marks(*decode_marks("k", marks)) == marks
     assert encode_survey(decode_survey("k", survey)) == survey
+    assert encode_copy_record(decode_copy_record("k", copied)) == copied
 
 
 def test_every_record_and_every_member_is_explained() -> None:

@@ -1,0 +1,317 @@
+"""A bucket is copied while brokers write; the copy opens as the bucket was at one instant."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run, until
+from tests.unit.broker.ownership.test_several_brokers import until_served
+from tests.unit.broker.peers.several import new_world
+from tests.unit.broker.peers.test_moving_transactions import (
+    PARTITIONS,
+    Committed,
+    move_until,
+    produce,
+    shared,
+)
+from tests.unit.broker.peers.test_transactions_between_brokers import until_stable
+from tests.unit.broker.sink_world import client_of
+from tests.unit.broker.transactional_client import read
+from tidelog.bucket.copy.copy import BucketCopy, CopyReport
+from tidelog.bucket.copy.target import CopyTarget
+from tidelog.bucket.fsck.fsck import check_bucket
+from tidelog.bucket.views.bucket import Bucket
+from tidelog.client.transactions.producer import TransactionalProducer
+from tidelog.client.transactions.settings import TransactionalProducerSettings, TransactionVersion
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.log.prefix import COPY_KEY, SNAPSHOT_PREFIX
+from tidelog.entropy import SeededEntropy
+from tidelog.errors import ForeignObjects, Refused
+from tidelog.identifiers import TopicId, TopicPartition
+from tidelog.offload import InlineOffload
+from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.stores.memory import MemoryStore
+
+
+def new_store() -> MemoryStore:
+    return MemoryStore(SystemClock())
+
+
+def read_bucket(store: ObjectStore) -> Bucket:
+    return Bucket.unread(store, SystemClock(), SeededEntropy(3), InlineOffload())
+
+
+def copier(source: ObjectStore, target: ObjectStore) -> BucketCopy:
+    clock, offload = SystemClock(), InlineOffload()
+    access = read_bucket(source).access
+    return BucketCopy(access, CopyTarget(target, clock, offload), lambda _: None, 30.0)
+
+
+async def copy(source: ObjectStore, target: ObjectStore) -> CopyReport:
+    report = await copier(source, target).run()
+    assert not report.faults
+    return report
+
+
+async def faults_of(store: ObjectStore) -> list[str]:
+    found = await check_bucket(read_bucket(store), lambda _: None, deep=True)
+    return [str(each) for each in found.faults]
+
+
+async def keys_of(store: ObjectStore) -> list[str]:
+    return [meta.key async for meta in store.list()]
+
+
+def has_ended(transactions: Sequence[int], number: int) -> bool:
+    return len(transactions) >= number
+
+
+async def open_topic(one: OneBroker, topic_id: TopicId, partitions: int) -> None:
+    await until_served(one, topic_id, *range(partitions))
+
+
+def test_a_copy_has_what_was_acknowledged_before_and_opens_without_a_lease() -> None:
+    async def story() -> None:
+        here, store = new_world(), new_store()
+        async with here.broker(1) as first, here.broker(2) as second:
+            topics = await shared([first, second, second])
+            for number, owner in enumerate((first, second, second)):
+                await owner.produce(batch(b"before %d" % number), number)
+            report = await copy(here.store, store)
+            await first.produce(batch(b"after"), 0)
+
+            assert not [key for key in await keys_of(store) if "lease" in key]
+            assert await faults_of(store) == []
+            assert report.instant is not None
+            assert report.instant.state.live_epochs.keys() == {1, 2}
+            there = new_world(store)
+            # Both originals live, and one of their ids is free in the copy.
+            async with there.broker(1) as copied:
+                await open_topic(copied, topics[-1][0], PARTITIONS)
+                for number in range(PARTITIONS):
+                    assert await read(copied, number) == [b"before %d" % number]
+                answer = await copied.produce(batch(b"its own"), 0)
+                assert (answer.error_code, answer.base_offset) == (0, 1)
+            assert await faults_of(store) == []
+            assert await read(first, 0) == [b"before 0", b"after"]
+            assert not first.run.done()
+            assert not second.run.done()
+
+    run(story)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_copies_that_are_taken_while_transactions_move_are_whole(seed: int) -> None:
+    """Each transaction goes over all partitions and a group: it is in a copy or it is not."""
+
+    async def story() -> None:
+        here = new_world(broker_heartbeat_interval_ms=500)
+        copies: list[tuple[MemoryStore, int, int]] = []
+        async with here.broker(0) as first, here.broker(1) as second, here.broker(2) as third:
+            brokers = [first, second, third]
+            topics = await shared(brokers)
+            places = [TopicPartition(each, number) for each, n in topics for number in range(n)]
+            is_over = asyncio.Event()
+            moving = asyncio.create_task(move_until(is_over, brokers, places, random.Random(seed)))
+            ones: list[int] = []
+            twos: list[int] = []
+            producing = asyncio.gather(
+                produce(first, "one", TransactionVersion.V1, ones),
+                produce(second, "two", TransactionVersion.V2, twos),
+            )
+            for ended in (2, 5, 9):
+                await until(partial(has_ended, ones, ended))
+                store = new_store()
+                least = len(ones), len(twos)
+                await copy(here.store, store)
+                copies.append((store, *least))
+            found = await producing
+            is_over.set()
+            await moving
+        for store, *least in copies:
+            assert await faults_of(store) == []
+            await check_copy(store, topics[-1][0], found, least)
+
+    run(story)
+
+
+async def check_copy(
+    store: ObjectStore, topic_id: TopicId, found: list[Committed], least: list[int]
+) -> None:
+    there = new_world(store)
+    async with there.broker(7) as copied:
+        await open_topic(copied, topic_id, PARTITIONS)
+        async with client_of(copied) as client:
+            for name, version in (("one", TransactionVersion.V1), ("two", TransactionVersion.V2)):
+                settings = TransactionalProducerSettings(version=version)
+                producer = TransactionalProducer(
+                    client, SystemClock(), SeededEntropy(name), name, settings
+                )
+                # It resolves the transaction that was open at the instant.
+                await producer.init_transactions()
+        for number in range(PARTITIONS):
+            end = copied.broker.writes.partitions.named(TOPIC, number).log.next_offset
+            await until_stable(copied, number, end)
+        for name, committed, ended in zip((b"one", b"two"), found, least, strict=True):
+            seen = [
+                [each for each in await read(copied, number) if each.startswith(name)]
+                for number in range(PARTITIONS)
+            ]
+            count = len(seen[0])
+            assert seen == [committed[number][:count] for number in range(PARTITIONS)]
+            assert count >= sum(number % 3 != 2 for number in range(ended))
+    assert await faults_of(store) == []
+
+
+def test_a_run_that_dies_leaves_a_copy_that_does_not_open_and_the_next_run_goes_on() -> None:
+    async def story() -> None:
+        here, target = new_world(), DyingStore(puts=6)
+        async with here.broker(1) as first:
+            topics = await shared([first] * 3)
+            for number in range(20):
+                await first.produce(batch(b"%d" % number), number % PARTITIONS)
+            with pytest.raises(Dead):
+                await copy(here.store, target)
+            present = set(await keys_of(target))
+            assert COPY_KEY in present
+            target.puts = 10_000
+            with pytest.raises(ForeignObjects, match="unfinished copy"):
+                async with new_world(target).broker(2):
+                    pass
+            report = await copy(here.store, target)
+            assert report.present == len(present) - 1
+        assert await faults_of(target) == []
+        async with new_world(target).broker(2) as copied:
+            await open_topic(copied, topics[-1][0], PARTITIONS)
+            assert await read(copied, 1) == [b"%d" % n for n in range(20) if n % 3 == 1]
+
+    run(story)
+
+
+def test_a_copy_that_no_broker_has_opened_is_brought_up_to_date() -> None:
+    async def story() -> None:
+        here, store = new_world(), new_store()
+        async with here.broker(1) as first:
+            topics = await shared([first] * 3)
+            await first.produce(batch(b"a"), 0)
+            await copy(here.store, store)
+            await first.produce(batch(b"b"), 0)
+            again = await copy(here.store, store)
+            assert (again.objects, again.present) == (1, 1)
+            await first.broker.writes.checkpointer.checkpoint()
+            await first.create_topic("other")
+            await first.produce(batch(b"c"), 0)
+            await copy(here.store, store)
+            assert await faults_of(store) == []
+            assert len([key for key in await keys_of(store) if key.startswith("cluster/log/")]) == 1
+
+            async with new_world(store).broker(1) as copied:
+                await open_topic(copied, topics[-1][0], PARTITIONS)
+                assert await read(copied, 0) == [b"a", b"b", b"c"]
+                with pytest.raises(Refused, match="a broker has opened the copy"):
+                    await copy(here.store, store)
+                assert (await copied.produce(batch(b"d"), 0)).error_code == 0
+            with pytest.raises(Refused, match="a broker has opened the copy"):
+                await copy(here.store, store)
+
+    run(story)
+
+
+def test_a_copy_that_is_brought_up_to_date_does_not_open_meanwhile() -> None:
+    async def story() -> None:
+        here, target = new_world(), DyingStore(puts=10_000)
+        async with here.broker(1) as first:
+            topics = await shared([first] * 3)
+            await first.produce(batch(b"a"), 0)
+            await copy(here.store, target)
+            for puts in (0, 1, 2, 3):
+                await first.produce(batch(b"%d" % puts), 0)
+                target.puts = puts
+                with pytest.raises(Dead):
+                    await copy(here.store, target)
+                if not [key for key in await keys_of(target) if key.startswith(SNAPSHOT_PREFIX)]:
+                    target.puts = 10_000
+                    with pytest.raises(Exception, match="cluster/log/"):
+                        async with new_world(target).broker(2):
+                            pass
+            target.puts = 10_000
+            await copy(here.store, target)
+        async with new_world(target).broker(2) as copied:
+            await open_topic(copied, topics[-1][0], PARTITIONS)
+            assert await read(copied, 0) == [b"a", b"0", b"1", b"2", b"3"]
+
+    run(story)
+
+
+def test_targets_that_are_no_copy_of_this_bucket_are_refused_and_stay_as_they_are() -> None:
+    async def story() -> None:
+        here, other, foreign = new_world(), new_world(), new_store()
+        await foreign.put("holiday.jpg", b"x")
+        async with here.broker(1), other.broker(1):
+            with pytest.raises(Refused, match=r"holiday\.jpg"):
+                await copy(here.store, foreign)
+            with pytest.raises(Refused, match="is not empty, and no copy"):
+                await copy(here.store, other.store)
+            store = new_store()
+            await copy(other.store, store)
+            before = await keys_of(store)
+            with pytest.raises(Refused, match="holds a copy of cluster"):
+                await copy(here.store, store)
+            assert await keys_of(store) == before
+        assert await keys_of(foreign) == ["holiday.jpg"]
+
+    run(story)
+
+
+def test_a_dry_run_tells_what_is_missing_and_writes_nothing() -> None:
+    async def story() -> None:
+        here, store = new_world(), new_store()
+        async with here.broker(1) as first:
+            await shared([first] * 3)
+            await first.produce(batch(b"a"), 0)
+            plan = await copier(here.store, store).plan()
+            assert plan
+            assert not any(plan.values())
+            assert await keys_of(store) == []
+            await copy(here.store, store)
+            assert all((await copier(here.store, store).plan()).values())
+
+    run(story)
+
+
+def test_a_damaged_object_is_copied_as_it_is_and_named() -> None:
+    async def story() -> None:
+        here, store = new_world(), new_store()
+        async with here.broker(1) as first:
+            await shared([first] * 3)
+            await first.produce(batch(b"a"), 0)
+            slot = max([key for key in await keys_of(here.store) if key.startswith("wal/")])
+            await here.store.put(slot, b"nonsense")
+            report = await copier(here.store, store).run()
+        assert list(report.faults) == [slot]
+        assert bytes((await store.get(slot)).data) == b"nonsense"
+
+    run(story)
+
+
+class Dead(Exception):
+    pass
+
+
+class DyingStore(MemoryStore):
+    """A store whose user dies after so many puts."""
+
+    def __init__(self, puts: int) -> None:
+        super().__init__(SystemClock())
+        self.puts = puts
+
+    async def put(self, key: str, data: object, condition: object = None) -> str:
+        if self.puts == 0:
+            raise Dead(key)
+        self.puts -= 1
+        return await super().put(key, data, condition)  # type: ignore[arg-type]

@@ -1,0 +1,136 @@
+"""Which objects a copy needs, and the state of its cluster. Pure.
+
+The copier reads in this order, in which each later reading covers what the earlier ones refer to:
+
+1. bases: the metadata log, the newest checkpoints and the named hand-over objects;
+2. tables and state snapshots. They are not older than the bases (G1, H6), and hold nothing but what
+   was decided and durable when they were read;
+3. the instant (`ends`). So it has all that tables and snapshots hold the outcome of;
+4. the listings of merged and staged objects. An entry below the instant names none that came later.
+
+The bases are older than the instant. They are completed by replay: all slots from a base on to the
+end of its WAL are needed. A partition may have changed its owner between 1 and 3. Its new base is
+then an opening image in a slot, whose extents are those of the base before, or lie in slots that
+the former owner wrote since. So the WALs that were needed at 1 or at 3 are copied, and those of
+incarnations that came between.
+
+A collector may have deleted an object meanwhile. Then something newer took its place (F4), and the
+copier begins again at 1. An object that is missing in two rounds is lost.
+
+These objects are not copied:
+
+| Object | Reason |
+|---|---|
+| leases | no broker of the copy has one. They tell of slots and entries behind the instant |
+| metadata entries but 0, and older snapshots | one snapshot stands for them |
+| marks and survey of collections | they speak of objects that the copy may not have |
+| superfluous objects | the collector would delete them |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tidelog.bucket.copy.ends import Instant
+from tidelog.bucket.reachability import Anchor, named_handovers, needed_incarnations
+from tidelog.coordinator.cluster.records.records import BrokerFenced
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot
+from tidelog.storage.object_store import Buffer
+from tidelog.wal.format.object_format import wal_key
+from tidelog.wal.log.adoption import object_key
+
+
+class Bases(NamedTuple):
+    """What partitions are rebuilt from, as of the first reading of a round."""
+
+    state: ClusterState
+    anchors: Mapping[Incarnation, Anchor]
+    """Of the newest checkpoints of all needed incarnations."""
+    handover_objects: frozenset[str]
+    """What the named hand-over images refer to."""
+    read: Mapping[str, Buffer]
+    """The checkpoints and hand-over objects. A checkpoint may be replaced under its key, so these
+    bytes count."""
+
+
+class Tables(NamedTuple):
+    """Tables and state snapshots, as of the second reading of a round."""
+
+    segments: Mapping[str, int]
+    """The listed segments, with the checksums of the whole objects."""
+    others: Sequence[str]
+    """Commits, checkpoints of tables, and the newest state snapshots."""
+    hints: Mapping[str, Buffer]
+    """The pointers to the tables' checkpoints, which move on."""
+
+
+class Needed(NamedTuple):
+    """The objects of one round besides tables."""
+
+    keys: Sequence[str]
+    seals: Sequence[str]
+    """Copied if present: no acknowledged record depends on them."""
+
+
+def is_followed_by(bases: Bases, instant: Instant) -> bool:
+    """Whether the bases have all that the state of the instant names."""
+    return named_handovers(instant.state) <= bases.read.keys()
+
+
+def needed(bases: Bases, instant: Instant, loose: Iterable[str]) -> Needed:
+    """What the copy needs. `loose`: the listed merged and staged objects."""
+    state = instant.state
+    given_up = state.given_up
+    found: dict[str, None] = {}
+    for owner, end in _wals(bases, instant):
+        floor = bases.anchors[owner].slot if owner in bases.anchors else FIRST_SLOT
+        damaged = _damaged(state, owner)
+        for slot in range(floor, end):
+            if slot not in damaged:
+                found[wal_key(owner, Slot(slot))] = None
+    for anchor in bases.anchors.values():
+        found |= dict.fromkeys(map(object_key, anchor.objects))
+    found |= dict.fromkeys(map(object_key, bases.handover_objects))
+    found |= dict.fromkeys(loose)
+    if state.credentials is not None:
+        found[state.credentials] = None
+    seals = [wal_key(wal.incarnation, wal.end_slot) for wal in state.retired.values()]
+    return Needed([key for key in found if key not in given_up], seals)
+
+
+def copied_state(instant: Instant) -> ClusterState:
+    """The state of the copy's metadata log: all brokers of the original are fenced.
+
+    So a broker of the copy waits for no lease, and asks no broker of the original for anything. It
+    takes over each WAL up to the instant. Each fence names that end, so a slot that the copy loses
+    is noticed as damage (C10).
+    """
+    state = instant.state
+    for info in state.live_brokers():
+        fence = BrokerFenced(info.epoch, instant.ends[info.incarnation])
+        state = state.extended(info.epoch, (fence,))
+    return state
+
+
+def _wals(bases: Bases, instant: Instant) -> Iterator[tuple[Incarnation, Slot]]:
+    """The incarnations whose slots are needed, each with the end of its WAL.
+
+    A forgotten one has left nothing.
+    """
+    state = instant.state
+    came = [wal.incarnation for epoch, wal in state.retired.items() if epoch > bases.state.sequence]
+    for owner in {*needed_incarnations(bases.state), *needed_incarnations(state), *came}:
+        if owner in instant.ends:
+            yield owner, instant.ends[owner]
+        elif owner.epoch in state.retired:
+            yield owner, state.retired[owner.epoch].end_slot
+
+
+def _damaged(state: ClusterState, owner: Incarnation) -> frozenset[int]:
+    """The slots that were lost before the WAL was retired."""
+    wal = state.retired.get(owner.epoch)
+    if wal is None:
+        return frozenset()
+    return frozenset(slot for lost in wal.damaged for slot in range(lost.first, lost.last + 1))

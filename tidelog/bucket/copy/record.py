@@ -1,0 +1,47 @@
+"""`cluster/copy.json`: says that a bucket is a copy, of which cluster and of which history. Pure.
+
+The copier puts it before anything else, so that a later run knows its own unfinished copy. The copy
+is complete if its metadata log has a snapshot. A metadata entry with the same content blocks a
+complete copy while it is brought up to date: no broker can register past it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tidelog.coordinator.cluster.records.documents import decode_document, encode_document
+from tidelog.errors import CorruptObject
+from tidelog.identifiers import MetadataStamp
+from tidelog.storage.object_store import Buffer
+
+_MAGIC: Final = "tidelog.copy"
+_FORMAT: Final = 1
+
+
+class CopyRecord(NamedTuple):
+    """The cluster that was copied, and the last entry of its metadata log that a run has read."""
+
+    cluster_id: str
+    metadata: MetadataStamp
+
+
+def encode_copy_record(record: CopyRecord) -> bytes:
+    """The object's bytes."""
+    return encode_document(
+        _MAGIC,
+        _FORMAT,
+        {
+            "cluster_id": record.cluster_id,
+            "sequence": record.metadata.sequence,
+            "checksum": record.metadata.checksum,
+        },
+    )
+
+
+def decode_copy_record(key: str, data: Buffer) -> CopyRecord:
+    """The record. Raises CorruptObject and UnsupportedFormat."""
+    members = decode_document(key, data, _MAGIC, _FORMAT)
+    match members:
+        case {"cluster_id": str(cluster_id), "sequence": int(sequence), "checksum": int(checksum)}:
+            return CopyRecord(cluster_id, MetadataStamp(sequence, checksum))
+    raise CorruptObject(key, "it does not name a cluster and an entry of its metadata log")

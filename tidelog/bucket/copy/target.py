@@ -1,0 +1,155 @@
+"""Writes a copy, so that it opens as a whole or not at all.
+
+1. `cluster/copy.json` comes first. A broker refuses a bucket that holds it and no metadata log.
+2. The objects of all logs and tables.
+3. The snapshot of the metadata log: from here on the copy opens. Then entry 0.
+
+A complete copy is brought up to date in place if no broker has opened it. A put-if-absent of the
+next metadata entry decides that: a registration takes this number, or meets the copier's object and
+fails. Then the snapshot goes, and steps 2 and 3 follow. The entry goes last. The copy does not open
+meanwhile: an operator who needs one that opens at all times keeps two.
+
+If the copier dies, the next run goes on: each object is put whole, and those that are there stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from awscrt.checksums import crc32c
+
+from tidelog.bucket.copy.record import CopyRecord, decode_copy_record, encode_copy_record
+from tidelog.bucket.fsck.metadata import entry_key
+from tidelog.clock import Clock
+from tidelog.coordinator.cluster.log.prefix import (
+    COPY_KEY,
+    LOG_PREFIX,
+    LOG_SUFFIX,
+    PROBE_FOLDER,
+    SNAPSHOT_PREFIX,
+)
+from tidelog.coordinator.cluster.log.snapshots import Snapshots
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.errors import CorruptObject, Refused
+from tidelog.offload import Offload
+from tidelog.storage.object_store import (
+    Buffer,
+    IfAbsent,
+    ObjectNotFound,
+    ObjectStore,
+    PreconditionFailed,
+)
+from tidelog.storage.sequence import NUMBER_DIGITS
+
+
+class CopyTarget:
+    """The bucket that the copy goes to."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, offload: Offload) -> None:
+        self._store = store
+        self._clock = clock
+        self._offload = offload
+        self._keys: set[str] = set()
+
+    @property
+    def keys(self) -> AbstractSet[str]:
+        """The objects that are there, by `look` and by the puts since."""
+        return self._keys
+
+    async def look(self) -> CopyRecord | None:
+        """List the bucket; the record of the copy in it, None if the bucket is empty.
+
+        Raises Refused if it holds anything else.
+        """
+        self._keys = {
+            meta.key async for meta in self._store.list() if not meta.key.startswith(PROBE_FOLDER)
+        }
+        if not self._keys:
+            return None
+        if COPY_KEY in self._keys:
+            return decode_copy_record(COPY_KEY, (await self._store.get(COPY_KEY)).data)
+        raise Refused(
+            f"{self._store.url} is not empty, and no copy that this command has begun: it holds"
+            f" {min(self._keys)}. Nothing there was changed. Name an empty bucket or prefix"
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a broker could open the copy."""
+        return bool(self._numbers(SNAPSHOT_PREFIX))
+
+    async def begin(self, present: CopyRecord | None, record: CopyRecord) -> None:
+        """Make the bucket an unfinished copy. `present`: the record that `look` has found.
+
+        Raises Refused if a broker has opened the copy.
+        """
+        if present is not None and self.is_complete:
+            await self._unpublish(present.metadata.sequence)
+        await self._record(record)
+
+    async def _unpublish(self, sequence: int) -> None:
+        opened = Refused(
+            f"a broker has opened the copy in {self._store.url}: it goes its own way since entry"
+            f" {sequence + 1} of its metadata log. Nothing there was changed. Name an empty bucket"
+            " or prefix"
+        )
+        entries = self._numbers(LOG_PREFIX)
+        if self._numbers(SNAPSHOT_PREFIX) != [sequence] or max(entries, default=0) > sequence + 1:
+            raise opened
+        following = entry_key(sequence + 1)
+        block = (await self._store.get(COPY_KEY)).data
+        try:
+            await self._store.put(following, block, IfAbsent())
+        except PreconditionFailed:
+            # It may be the block of a run that died.
+            try:
+                decode_copy_record(following, (await self._store.get(following)).data)
+            except (CorruptObject, ObjectNotFound):
+                raise opened from None
+        self._keys.add(following)
+        # A broker may have passed this number since the bucket was listed.
+        async for meta in self._store.list(SNAPSHOT_PREFIX):
+            if meta.key not in self._keys:
+                raise opened
+        await self._delete(_snapshot_key(sequence))
+
+    async def put(self, key: str, data: Buffer) -> None:
+        """Store an object, and compare what the store then has."""
+        await self._store.put(key, data)
+        stored = (await self._store.get(key)).data
+        if len(stored) != len(data) or crc32c(stored) != crc32c(data):
+            raise CorruptObject(
+                key, f"{self._store.url} returns other bytes than were put there. Copy again"
+            )
+        self._keys.add(key)
+
+    async def publish(self, state: ClusterState, identity: Buffer) -> None:
+        """Let the copy open in this state. `identity`: entry 0 of the metadata log."""
+        await self._record(CopyRecord(state.cluster_id, state.stamp))
+        await Snapshots(self._store, self._clock, self._offload).write(state)
+        self._keys.add(_snapshot_key(state.sequence))
+        for number in self._numbers(LOG_PREFIX):
+            if number > 0:
+                await self._delete(entry_key(number))
+        await self._store.put(entry_key(0), identity)
+        self._keys.add(entry_key(0))
+
+    async def _record(self, record: CopyRecord) -> None:
+        await self._store.put(COPY_KEY, encode_copy_record(record))
+        self._keys.add(COPY_KEY)
+
+    def _numbers(self, prefix: str) -> list[int]:
+        digits = [
+            key.removeprefix(prefix).removesuffix(LOG_SUFFIX)
+            for key in self._keys
+            if key.startswith(prefix)
+        ]
+        return sorted(int(each) for each in digits if each.isascii() and each.isdigit())
+
+    async def _delete(self, key: str) -> None:
+        await self._store.delete(key)
+        self._keys.discard(key)
+
+
+def _snapshot_key(number: int) -> str:
+    return f"{SNAPSHOT_PREFIX}{number:0{NUMBER_DIGITS}d}{LOG_SUFFIX}"
