@@ -151,7 +151,7 @@ async def startup(
         opened.listeners,
         _begin(
             tasks,
-            (*keeping, _watch_certificates(opened, tasks)),
+            (*keeping, *_watch_keys(opened, tasks)),
             environment.clock,
             settings,
             ownership,
@@ -227,10 +227,12 @@ def _keep_membership(
     )
 
 
-def _watch_certificates(opened: OpenedCluster, tasks: asyncio.TaskGroup) -> asyncio.Task[Any]:
+def _watch_keys(opened: OpenedCluster, tasks: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
+    """The tasks that take new certificates and new keys of tokens' issuers."""
     interval_ms = opened.settings.now().integer("ssl.files.check.interval.ms")
     watch = opened.listeners.watch_certificates(opened.environment.clock, interval_ms)
-    return tasks.create_task(watch)
+    keys = [tasks.create_task(each.run()) for each in opened.listeners.keys]
+    return [tasks.create_task(watch), *keys]
 
 
 async def _take_over(opened: OpenedCluster, membership: Membership) -> None:

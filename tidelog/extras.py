@@ -10,6 +10,8 @@ from tidelog.errors import InvalidConfiguration
 
 EXTRAS: Final = {
     "cryptography": "broker",
+    "h11": "broker",
+    "jwt": "broker",
     "prometheus_client": "broker",
     "uvloop": "broker",
     "moto": "localstack",

@@ -5,13 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple
 
-from tidelog.broker.authentication.mechanisms import (
-    Exchange,
-    Identity,
-    Malformed,
-    Mechanisms,
-    NotAuthenticated,
-)
+from tidelog.broker.authentication.identity import Identity, Malformed, NotAuthenticated
+from tidelog.broker.authentication.mechanisms import Exchange, Mechanisms
 from tidelog.clock import Clock
 from tidelog.errors import Refused
 from tidelog.principal import Principal
@@ -24,6 +19,10 @@ from tidelog.protocol.schemas.security.sasl import (
 logger = logging.getLogger(__name__)
 
 ILLEGAL_STATE: Final = "SaslAuthenticate request received after successful authentication"
+
+
+TELLING: Final = frozenset({"PLAIN", "OAUTHBEARER"})
+"""Mechanisms whose own words a refused client hears, as in Kafka."""
 
 
 class Established(NamedTuple):
@@ -40,6 +39,8 @@ class Outcome(NamedTuple):
     response: SaslAuthenticateResponse
     established: Established | None = None
     failed: bool = False
+    why: str = ""
+    """Why it failed, for the operator."""
 
 
 class SaslTerms(NamedTuple):
@@ -97,7 +98,8 @@ class Attempt:
             response = SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=self._told(refusal)
             )
-            return Outcome(response, failed=True)
+            why = f"mechanism {self.mechanism}: {_noted(refusal)}"
+            return Outcome(response, failed=True, why=why)
         response = SaslAuthenticateResponse(
             error_message=None, auth_bytes=message, session_lifetime_ms=lifetime_ms
         )
@@ -118,11 +120,15 @@ class Attempt:
             )
 
     def _told(self, refusal: Refused) -> str:
-        """Kafka's words. Only those of PLAIN and of bad forms are the mechanism's own."""
-        if isinstance(refusal, Malformed) or self.mechanism == "PLAIN":
+        """Kafka's words. Those of SCRAM tell nothing but a bad form."""
+        if isinstance(refusal, Malformed) or self.mechanism in TELLING:
             return str(refusal)
         which = "authentication" if self._before is None else "re-authentication"
         return (
             f"Authentication failed during {which} due to invalid credentials with SASL mechanism"
             f" {self.mechanism}"
         )
+
+
+def _noted(refusal: Refused) -> str:
+    return (isinstance(refusal, NotAuthenticated) and refusal.why) or str(refusal)

@@ -13,7 +13,8 @@ from tidelog.broker.settings.settings import (
     BrokerSettings,
     TypedValues,
 )
-from tidelog.client.security import ClientSecurity
+from tidelog.client.bearer_token import TOKEN_URL, GiveToken, token_file
+from tidelog.client.security import OAUTHBEARER, ClientSecurity
 from tidelog.errors import InvalidConfiguration
 from tidelog.security_protocol import SecurityProtocol
 
@@ -43,6 +44,9 @@ def inter_broker_security(
     client = ClientSecurity(protocol, None if tls is None else lambda: tls.context)
     if protocol.uses_sasl:
         mechanism = _mechanism(name, values)
+        if mechanism == OAUTHBEARER:
+            token = _token(name, values)
+            return InterBrokerSecurity(replace(client, mechanism=mechanism, token=token), tls)
         login = _login(name, values, mechanism)
         client = replace(
             client, mechanism=mechanism, username=login.username, password=login.password
@@ -59,6 +63,24 @@ def _mechanism(listener: str, values: TypedValues) -> str:
             f" one of its sasl.enabled.mechanisms ({', '.join(enabled)})"
         )
     return mechanism
+
+
+def _token(listener: str, values: TypedValues) -> GiveToken:
+    url = values.optional_text(TOKEN_URL)
+    setting = f"{LISTENER_PREFIX}{listener.lower()}.{TOKEN_URL}"
+    if url is None:
+        raise InvalidConfiguration(
+            f"brokers authenticate with each other at the listener {listener}: set {setting} to the"
+            " file with their token"
+        )
+    if values.get(f"{OAUTHBEARER.lower()}.{_LOGIN}") is not None:
+        raise InvalidConfiguration(
+            f"{LISTENER_PREFIX}{listener.lower()}.{OAUTHBEARER.lower()}.{_LOGIN} has no use: leave"
+            f" it out, {setting} names the token"
+        )
+    give = token_file(setting, url)
+    give()
+    return give
 
 
 def _login(listener: str, values: TypedValues, mechanism: str) -> Login:

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple, Protocol
 
 import scramp
 
+from tidelog.broker.authentication.identity import Identity, Malformed, NotAuthenticated
 from tidelog.coordinator.cluster.records.credentials import Credentials
 from tidelog.entropy import Entropy
-from tidelog.errors import Refused
 from tidelog.offload import Offload
 from tidelog.principal import Principal
 from tidelog.scram import ScramMechanism, Verifier
@@ -24,21 +24,6 @@ TOKEN_TEXT_BYTES_MAX: Final = 16 * 1024
 
 ReadCredentials = Callable[[], Awaitable[Credentials]]
 """The present verifiers. StoreError and CorruptObject if they cannot be read."""
-
-
-class NotAuthenticated(Refused):
-    """The client is not who it says it is; nothing else is told."""
-
-
-class Malformed(Refused):
-    """A message does not have the mechanism's form. The client may be told why."""
-
-
-class Identity(NamedTuple):
-    """The client, and the time (milliseconds since the epoch) at which its credentials expire."""
-
-    principal: Principal
-    expires_ms: int | None = None
 
 
 class Exchanged(NamedTuple):

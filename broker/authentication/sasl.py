@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from tidelog.broker.authentication.attempt import SaslTerms
 from tidelog.broker.authentication.mechanisms import (
@@ -14,7 +15,14 @@ from tidelog.broker.authentication.mechanisms import (
     ReadCredentials,
     ScramExchange,
 )
+from tidelog.broker.authentication.oauthbearer import (
+    OAuthBearerExchange,
+    token_terms,
+)
+from tidelog.broker.authentication.signing_keys import SigningKeys
 from tidelog.broker.settings.settings import TypedValues
+from tidelog.broker.settings.tables.security import SASL_MECHANISMS
+from tidelog.client.security import OAUTHBEARER
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.credential_files import read_credentials
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
@@ -24,6 +32,8 @@ from tidelog.errors import InvalidConfiguration
 from tidelog.offload import Offload
 from tidelog.scram import ScramMechanism
 from tidelog.storage.object_store import ObjectStore
+
+ENABLED: Final = "sasl.enabled.mechanisms"
 
 
 class PresentCredentials:
@@ -52,8 +62,12 @@ def sasl_terms(
     offload: Offload,
     clock: Clock,
     entropy: Entropy,
+    keys: SigningKeys | None = None,
 ) -> SaslTerms:
-    """The terms of a listener, from its settings. Raises InvalidConfiguration."""
+    """The terms of a listener, from its settings. Raises InvalidConfiguration.
+
+    `keys`: those that verify tokens, if OAUTHBEARER is enabled.
+    """
     known: dict[str, Callable[[], Exchange]] = {
         PLAIN: partial(PlainExchange, credentials, offload),
         **{
@@ -61,12 +75,14 @@ def sasl_terms(
             for each in ScramMechanism
         },
     }
-    enabled = values.items_of("sasl.enabled.mechanisms")
+    if keys is not None:
+        known[OAUTHBEARER] = partial(OAuthBearerExchange, keys, token_terms(values), clock)
+    enabled = values.items_of(ENABLED)
     if not enabled:
         raise InvalidConfiguration(
             f"listener {listener} has no mechanism: set sasl.enabled.mechanisms, or"
             f" listener.name.{listener.lower()}.sasl.enabled.mechanisms, to some of"
-            f" {', '.join(known)}"
+            f" {', '.join(SASL_MECHANISMS)}"
         )
     return SaslTerms(
         {name: known[name] for name in enabled},

@@ -43,14 +43,14 @@ class Session:
         """The next step of a re-authentication. Raises errors of the store."""
         if self._attempt is None:
             return illegal_state()
-        response, established, failed = await self._attempt.step(token)
-        if failed:
+        outcome = await self._attempt.step(token)
+        if outcome.failed:
             self._failed()
-        if established is not None:
+        if (established := outcome.established) is not None:
             self._attempt = None
             self._established = established
             self._renewed(established)
-        return response
+        return outcome.response
 
 
 class Sessions:

@@ -49,6 +49,7 @@ class ListenerTls:
         self._values = values
         self._make = make or server_context
         self._rules = PrincipalRules(values.text("ssl.principal.mapping.rules"))
+        self._groups_attribute = values.optional_text("ssl.principal.groups.attribute")
         self._files = [
             Path(path)
             for name in ("ssl.keystore.location", "ssl.truststore.location")
@@ -84,10 +85,23 @@ class ListenerTls:
         if certificate is None or self.context.verify_mode is ssl.CERT_NONE:
             return ANONYMOUS
         subject = x509.load_der_x509_certificate(certificate).subject
-        return Principal(self._rules.principal(subject.rfc4514_string()))
+        name = self._rules.principal(subject.rfc4514_string())
+        return Principal(name, groups_in(subject, self._groups_attribute))
 
     def _file_states(self) -> FileStates:
         return tuple([_state_of(path) for path in self._files])
+
+
+def groups_in(subject: x509.Name, attribute: str | None) -> tuple[str, ...]:
+    """The values of an attribute of a distinguished name, by its short name or its number."""
+    if attribute is None:
+        return ()
+    found = [
+        str(each.value)
+        for each in subject
+        if attribute.upper() in (each.rfc4514_attribute_name.upper(), each.oid.dotted_string)
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def server_context(listener: str, values: TypedValues) -> ssl.SSLContext:

@@ -14,12 +14,15 @@ from tidelog.broker.authentication.inter_broker import (
     InterBrokerSecurity,
     inter_broker_security,
 )
-from tidelog.broker.authentication.sasl import PresentCredentials, sasl_terms
+from tidelog.broker.authentication.oauthbearer import signing_keys
+from tidelog.broker.authentication.sasl import ENABLED, PresentCredentials, sasl_terms
+from tidelog.broker.authentication.signing_keys import SigningKeys
 from tidelog.broker.authentication.tls import ListenerTls
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.settings.listeners import ListenerConfigs
 from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.client.security import OAUTHBEARER
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 
@@ -37,13 +40,17 @@ class OpenedListeners:
     """By listener, for those with TLS."""
     sasl: Mapping[str, SaslTerms]
     """By listener, for those with SASL."""
+    keys: tuple[SigningKeys, ...]
+    """Those that verify tokens, of each listener with OAUTHBEARER."""
     between_brokers: InterBrokerSecurity
     """How this broker connects to the listeners of others."""
 
     def reload_certificates(self) -> None:
-        """Read all files of keys and certificates again."""
+        """Read all files of keys and certificates again, and the key sets of issuers."""
         for each in self._certificates():
             each.reload(forced=True)
+        for keys in self.keys:
+            keys.reload()
 
     async def watch_certificates(self, clock: Clock, interval_ms: int) -> NoReturn:
         """Take files of keys and certificates that change, for ever."""
@@ -74,14 +81,22 @@ async def open_listeners(
         if each.protocol.uses_tls
     }
     credentials = PresentCredentials(metadata, environment.store)
+    network, clock = environment.network, environment.clock
+    keys = {
+        each.name: signing_keys(each.name, values, network, clock)
+        for each in configs.all
+        if each.protocol.uses_sasl
+        and OAUTHBEARER in (values := settings.at_listener(each.name)).items_of(ENABLED)
+    }
     sasl = {
         each.name: sasl_terms(
             each.name,
             settings.at_listener(each.name),
             credentials,
             environment.background,
-            environment.clock,
+            clock,
             environment.entropy,
+            keys.get(each.name),
         )
         for each in configs.all
         if each.protocol.uses_sasl
@@ -90,9 +105,18 @@ async def open_listeners(
     security = inter_broker_security(between, settings)
     addresses = []
     for config in configs.all:
-        addresses.append(await ReservedAddress.of(environment.network, config))
+        addresses.append(await ReservedAddress.of(network, config))
         closing.push_async_callback(addresses[-1].close)
-    opened = OpenedListeners(tuple(addresses), configs.inter_broker, tls, sasl, security)
+    for name, each in keys.items():
+        if each.is_exposed:
+            logger.warning(
+                "keys that verify tokens come by HTTP: an attacker on the network could replace"
+                " them; give sasl.oauthbearer.jwks.endpoint.url an address with https",
+                extra={"listener": name},
+            )
+    opened = OpenedListeners(
+        tuple(addresses), configs.inter_broker, tls, sasl, tuple(keys.values()), security
+    )
     for name in unprotected(opened, settings):
         logger.warning(
             "clients beyond this machine can connect without authentication; give the listener a"

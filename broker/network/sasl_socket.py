@@ -217,23 +217,24 @@ class SaslSocket(asyncio.BufferedProtocol):
     async def _step(self, token: bytes, send: Callable[[Response], None]) -> Established | None:
         if self._attempt is None:
             raise _Ended(ILLEGAL, "SaslAuthenticate came before SaslHandshake")
-        response, established, failed = await self._attempt.step(token)
-        send(response)
-        if failed:
-            raise _Ended(FAILED, f"mechanism {self._attempt.mechanism}")
-        return established
+        outcome = await self._attempt.step(token)
+        send(outcome.response)
+        if outcome.failed:
+            raise _Ended(FAILED, outcome.why)
+        return outcome.established
 
     async def _answer_raw(
         self, transport: asyncio.Transport, frame: memoryview
     ) -> Established | None:
         """The mechanism's messages without Kafka's headers. A failure has no answer."""
         assert self._attempt is not None
-        response, established, failed = await self._attempt.step(bytes(frame))
-        if failed:
-            raise _Ended(FAILED, f"mechanism {self._attempt.mechanism}")
-        answer: list[Buffer] = [len(response.auth_bytes).to_bytes(4, "big"), response.auth_bytes]
+        outcome = await self._attempt.step(bytes(frame))
+        if outcome.failed:
+            raise _Ended(FAILED, outcome.why)
+        message = outcome.response.auth_bytes
+        answer: list[Buffer] = [len(message).to_bytes(4, "big"), message]
         transport.writelines(answer)
-        return established
+        return outcome.established
 
     def _hand_over(self, transport: asyncio.Transport, established: Established) -> None:
         """Give the transport to the protocol that serves the client."""

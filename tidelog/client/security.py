@@ -10,10 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tidelog.client.bearer_token import (
+    TOKEN,
+    TOKEN_URL,
+    GiveToken,
+    bearer_message,
+    given_token,
+    token_file,
+)
 from tidelog.errors import InvalidConfiguration
 from tidelog.security_protocol import SecurityProtocol
 
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 _NAMES: Final = frozenset(
     {
         "bootstrap.servers",
@@ -27,6 +36,8 @@ _NAMES: Final = frozenset(
         "sasl.mechanisms",
         "sasl.username",
         "sasl.password",
+        TOKEN,
+        TOKEN_URL,
     }
 )
 _REFERENCE: Final = re.compile(r"\$\{(env|file):([^}]*)\}")
@@ -42,6 +53,8 @@ class ClientSecurity:
     mechanism: str = ""
     username: str = ""
     password: str = field(default="", repr=False)
+    token: GiveToken | None = field(default=None, repr=False)
+    """For OAUTHBEARER."""
 
 
 def security_of(properties: Mapping[str, str]) -> ClientSecurity | None:
@@ -73,12 +86,22 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity | None:
         raise InvalidConfiguration(
             f"sasl.mechanism = {mechanism}: must be one of {', '.join(MECHANISMS)}"
         )
+    if mechanism == OAUTHBEARER:
+        return ClientSecurity(protocol, tls, mechanism, token=token_of(properties))
     for name in ("sasl.username", "sasl.password"):
         if not properties.get(name):
             raise InvalidConfiguration(f"{mechanism} needs {name}")
     return ClientSecurity(
         protocol, tls, mechanism, properties["sasl.username"], properties["sasl.password"]
     )
+
+
+def token_of(properties: Mapping[str, str]) -> GiveToken:
+    """Gives the token that these properties tell. Raises InvalidConfiguration."""
+    token, url = properties.get(TOKEN), properties.get(TOKEN_URL)
+    if (not token) == (not url):
+        raise InvalidConfiguration(f"{OAUTHBEARER} needs one of {TOKEN} and {TOKEN_URL}")
+    return given_token(token) if token else token_file(TOKEN_URL, url or "")
 
 
 def client_context(properties: Mapping[str, str]) -> ssl.SSLContext:
@@ -165,6 +188,15 @@ class SaslMessages:
         if security.mechanism == "PLAIN":
             self._steps = [lambda _: f"\0{security.username}\0{security.password}", lambda _: ""]
             return
+        if security.token is not None:
+            give = security.token
+            # A server that refuses the token tells why, and waits for this answer to that.
+            self._steps = [
+                lambda _: bearer_message(give()),
+                lambda refusal: "\x01" if refusal else "",
+                lambda _: "",
+            ]
+            return
         import scramp
 
         machine = scramp.ScramClient([security.mechanism], security.username, security.password)
@@ -180,10 +212,15 @@ class SaslMessages:
         self._steps = [lambda _: str(machine.get_client_first()), final, end]
 
     def next(self, received: bytes) -> bytes | None:
-        """The answer to the server's message; None at the end. ValueError if the server lies."""
+        """The answer to the server's message; None at the end.
+
+        ValueError if the server lies, or if there is no token.
+        """
         step = self._steps.pop(0)
         try:
             message = step(received.decode())
+        except InvalidConfiguration as error:
+            raise ValueError(str(error)) from None
         except Exception as error:  # the library's own type; any failure means the same
             raise ValueError(f"the broker does not know the password: {error}") from error
-        return message.encode() if self._steps else None
+        return message.encode() or None

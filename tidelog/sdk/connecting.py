@@ -10,6 +10,8 @@ from typing import Any, Final, TypeVar
 
 import confluent_kafka
 
+from tidelog.client.bearer_token import TOKEN, TOKEN_URL, expiry_of
+from tidelog.client.security import token_of
 from tidelog.clock import SystemClock
 from tidelog.errors import InvalidConfiguration
 from tidelog.sdk.errors import RetriableError, translated
@@ -25,13 +27,36 @@ STEP_SECONDS: Final = 0.5
 def made(make: Callable[[dict[str, Any]], T], passed: dict[str, Any]) -> T:
     """A client of librdkafka, which logs to `tidelog.sdk`. Raises InvalidConfiguration."""
     try:
-        return make({"logger": logger, "client.id": "tidelog"} | passed)
+        return make({"logger": logger, "client.id": "tidelog"} | with_token(passed))
     except confluent_kafka.KafkaException as error:
         cause = error.args[0]
         text = cause.str() if isinstance(cause, confluent_kafka.KafkaError) else str(cause)
         raise unknown_setting(text) from error
     except (TypeError, ValueError) as error:
         raise InvalidConfiguration(f"settings: {error}") from error
+
+
+def with_token(passed: dict[str, Any]) -> dict[str, Any]:
+    """The settings for librdkafka, with a callback that gives the token of OAUTHBEARER.
+
+    librdkafka itself gets tokens from servers alone (`sasl.oauthbearer.method=oidc`). Raises
+    InvalidConfiguration.
+    """
+    if passed.get("sasl.oauthbearer.method") == "oidc":
+        return passed
+    given: dict[str, str] = {
+        name: str(passed[name]) for name in (TOKEN, TOKEN_URL) if name in passed
+    }
+    if not given:
+        return passed
+    give = token_of(given)
+
+    def answer(_config: str) -> tuple[str, float]:
+        token = give()
+        return token, expiry_of(token)
+
+    rest = {name: value for name, value in passed.items() if name not in given}
+    return rest | {"oauth_cb": answer}
 
 
 def repeated(

@@ -5,11 +5,15 @@ Each may be given for one listener, as `listener.name.NAME.SETTING`.
 
 from __future__ import annotations
 
-from tidelog.broker.settings.kinds import AtLeast, ListOf, OneOf, Setting, SettingType
+import re
+
+from tidelog.broker.settings.kinds import AtLeast, ListOf, Matching, OneOf, Setting, SettingType
 from tidelog.broker.settings.tables.columns import ANY, INT, LIST, LONG, NONE, STRING
 
 PASSWORD = SettingType.PASSWORD
-SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+_ATTRIBUTE = re.compile(r"CN|OU|O|L|ST|C|STREET|DC|UID|[0-9]+(\.[0-9]+)+", re.IGNORECASE)
 
 # fmt: off
 TLS_SETTINGS: tuple[Setting, ...] = (
@@ -40,6 +44,53 @@ TLS_SETTINGS: tuple[Setting, ...] = (
         "How the name in a client's certificate becomes a principal: RULE:pattern/replacement/[LU]"
         " or DEFAULT (the whole name), separated by commas; the first that matches counts.",
         per_listener=True),
+    Setting("ssl.principal.groups.attribute", STRING, None,
+        Matching(_ATTRIBUTE, "unset, or the short name or the number of an attribute"),
+        "The attribute of the name in a client's certificate that names its groups, as OU. Each of"
+        " its values is a group. Access control rules name them Group:VALUE. Unset: no groups."
+        " Tidelog's own.", per_listener=True),
+)
+
+_TOKEN_SETTINGS: tuple[Setting, ...] = (
+    Setting("sasl.oauthbearer.jwks.endpoint.url", STRING, None, ANY,
+        "Where the keys are that verify the tokens of OAUTHBEARER: a JSON Web Key Set, as"
+        " https://HOST/PATH, http://HOST/PATH or file:///PATH.", per_listener=True),
+    Setting("sasl.oauthbearer.expected.issuer", STRING, None, ANY,
+        "The claim `iss` that tokens must have. Unset: any.", per_listener=True),
+    Setting("sasl.oauthbearer.expected.audience", LIST, (), ANY,
+        "Tokens must have one of these in their claim `aud`. Empty: any.",
+        kafka_default="unset", per_listener=True),
+    Setting("sasl.oauthbearer.clock.skew.seconds", INT, 30, AtLeast(0),
+        "By how much the clocks of the issuer and the broker may differ.", per_listener=True),
+    Setting("sasl.oauthbearer.sub.claim.name", STRING, "sub", ANY,
+        "The claim of a token that names the principal.", per_listener=True),
+    Setting("sasl.oauthbearer.scope.claim.name", STRING, "scope", ANY,
+        "The claim of a token that lists its scopes. A token with a blank scope, or with one"
+        " twice, is refused.", per_listener=True),
+    Setting("sasl.oauthbearer.groups.claim.name", STRING, None, ANY,
+        "The claim of a token that names the principal's groups: a text or a list of texts."
+        " Access control rules name them Group:NAME. Unset: no groups. Tidelog's own.",
+        per_listener=True),
+    Setting("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, 3_600_000, AtLeast(1),
+        "How often the broker reads the key set again.", per_listener=True),
+    Setting("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", LONG, 100, AtLeast(1),
+        "The pause after the key set could not be read. Each further failure doubles it.",
+        per_listener=True),
+    Setting("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, 10_000, AtLeast(1),
+        "The longest pause after the key set could not be read.", per_listener=True),
+    Setting("sasl.oauthbearer.jwks.endpoint.unknown.key.refresh.ms", LONG, 10_000, AtLeast(1),
+        "How often, at most, a token with an unknown key makes the broker read the key set again."
+        " Tidelog's own.", per_listener=True),
+    Setting("sasl.oauthbearer.jwks.endpoint.keys.max.age.ms", LONG, 86_400_000, AtLeast(1),
+        "How long the keys stay in force while the key set cannot be read. Tidelog's own.",
+        per_listener=True),
+    Setting("sasl.oauthbearer.jwks.endpoint.timeout.ms", INT, 5_000, AtLeast(1),
+        "How long the broker waits for the whole key set. Tidelog's own.", per_listener=True),
+    Setting("sasl.oauthbearer.jwks.endpoint.response.max.bytes", INT, 262_144, AtLeast(1),
+        "The largest key set that is read. Tidelog's own.", per_listener=True),
+    Setting("sasl.oauthbearer.token.endpoint.url", STRING, None, ANY,
+        "The file with the broker's own token, as file:///PATH, if brokers authenticate with each"
+        " other by OAUTHBEARER. The broker reads it for each authentication.", per_listener=True),
 )
 
 AUTHENTICATION_SETTINGS: tuple[Setting, ...] = (
@@ -63,6 +114,7 @@ AUTHENTICATION_SETTINGS: tuple[Setting, ...] = (
         "How long an authentication holds. Then the client authenticates again (KIP-368), or its"
         " connection is closed at its next request. 0: as long as the client's credentials.",
         per_listener=True),
+    *_TOKEN_SETTINGS,
     Setting("authentication.timeout.ms", INT, 10_000, AtLeast(1),
         "How long a client may take for its TLS handshake, and again for its authentication by"
         " SASL. Tidelog's own."),

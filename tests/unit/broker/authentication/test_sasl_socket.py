@@ -13,6 +13,7 @@ import scramp
 
 from tests.unit.broker.authentication.test_tls import until
 from tests.unit.broker.loopback import Client, Loopback, run, serving
+from tidelog.broker.authentication.attempt import SaslTerms
 from tidelog.broker.authentication.mechanisms import ReadCredentials
 from tidelog.broker.authentication.sasl import sasl_terms
 from tidelog.broker.handlers.authentication import sasl_authenticate, sasl_handshake
@@ -72,14 +73,14 @@ def of_sessions(handler: Any) -> Any:
 
 @asynccontextmanager
 async def closed(
-    credentials: ReadCredentials = known, **settings: object
+    credentials: ReadCredentials = known, terms: SaslTerms | None = None, **settings: object
 ) -> AsyncIterator[Loopback]:
-    """A server whose clients authenticate."""
+    """A server whose clients authenticate; `terms`: how, instead of by these settings."""
     settings = {
         "sasl_enabled_mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "connection_failed_authentication_delay_ms": 0,
     } | settings
-    terms = sasl_terms(
+    terms = terms or sasl_terms(
         "PLAINTEXT",
         BrokerSettings.of(**settings),
         credentials,
