@@ -52,6 +52,54 @@ def test_users_are_added_listed_replaced_and_removed() -> None:
     run(story)
 
 
+@pytest.mark.parametrize(
+    ("enabled", "chosen"),
+    [
+        ("SCRAM-SHA-256", "SCRAM-SHA-256"),
+        ("SCRAM-SHA-256,SCRAM-SHA-512", "SCRAM-SHA-512"),
+        ("PLAIN", "SCRAM-SHA-512"),
+    ],
+)
+def test_a_new_user_can_log_in_by_what_the_broker_enables(enabled: str, chosen: str) -> None:
+    async def story() -> None:
+        async with secured(sasl_enabled_mechanisms=enabled) as (_, plain, closed):
+            where = ("--bootstrap", plain)
+            said = await command("users", "add", "alice", *where, given="secret\n")
+            assert said == f"user alice authenticates by {chosen}\n"
+            security = security_of(
+                {
+                    "security.protocol": "sasl_plaintext",
+                    "sasl.mechanism": enabled.split(",")[-1],
+                    "sasl.username": "alice",
+                    "sasl.password": "secret",
+                }
+            )
+            host, _, port = closed.rpartition(":")
+            settings = ClientSettings(security=security)
+            address = (host, int(port))
+            async with Client(SocketNetwork(), SystemClock(), [address], settings) as client:
+                await client.any_connection()
+            await command("users", "remove", "alice", *where)
+            assert await command("users", "list", *where) == ""
+
+    run(story)
+
+
+def test_a_user_that_could_not_log_in_is_warned_of_by_name() -> None:
+    async def story() -> None:
+        async with secured(sasl_enabled_mechanisms="SCRAM-SHA-256") as (_, plain, _):
+            add = ("users", "add", "alice", "--mechanism", "SCRAM-SHA-512", "--bootstrap", plain)
+            said = await command(*add, given="secret\n")
+            assert "sasl.enabled.mechanisms of the broker is SCRAM-SHA-256: the user can" in said
+            assert "user alice authenticates by SCRAM-SHA-512" in said
+        own = {"listener.name.clients.sasl.enabled.mechanisms": "SCRAM-SHA-256"}
+        async with secured(sasl_enabled_mechanisms="", **own) as (_, plain, _):
+            said = await command("users", "add", "bob", "--bootstrap", plain, given="secret\n")
+            assert "does not tell sasl.enabled.mechanisms" in said
+
+    run(story)
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_command_authenticates_over_tls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str
