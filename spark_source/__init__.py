@@ -1,11 +1,13 @@
 """Spark's data sources for a bucket, read without a broker, and its exactly-once sink.
 
-The sources read batches, streams, coordinators' states and plain files.
+`register` gives a session the formats. `read` is the quickest batch: Spark's own Parquet reader for
+the segments, and the source for the tail. `committed_files` names the segments alone.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from tidelog.errors import InvalidConfiguration
 
@@ -19,17 +21,21 @@ if TYPE_CHECKING:
         s3a_options,
         table_path,
     )
+    from tidelog.spark_source.united import read
 
 __all__ = [
     "SEGMENT_SCHEMA",
     "CommittedFile",
     "committed_files",
+    "read",
     "register",
     "s3a_options",
     "table_path",
 ]
 
 PYSPARK_OLDEST = (4, 2)
+_REGISTERED: WeakSet[SparkSession] = WeakSet()
+"""Spark warns of a format that is registered again."""
 
 
 def register(spark: SparkSession) -> None:
@@ -38,11 +44,14 @@ def register(spark: SparkSession) -> None:
     InvalidConfiguration if PySpark is missing or too old.
     """
     _check_pyspark()
+    if spark in _REGISTERED:
+        return
     from tidelog.spark_source.source import TidelogSource
     from tidelog.spark_source.states import GroupsSource, TransactionsSource
 
     for source in (TidelogSource, TransactionsSource, GroupsSource):
         spark.dataSource.register(source)
+    _REGISTERED.add(spark)
 
 
 def _check_pyspark() -> None:
@@ -59,8 +68,16 @@ def _check_pyspark() -> None:
 
 def __getattr__(name: str) -> Any:
     # Importing the pure modules of this package must not load the stores.
+    if name == "read":
+        from tidelog.spark_source import united
+
+        return united.read
     if name in __all__:
         from tidelog.spark_source import files
 
         return getattr(files, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

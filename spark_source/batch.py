@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.spark_source.columns import BatchMaker, check_schema, row_columns
 from tidelog.spark_source.options import ReadOptions
+from tidelog.spark_source.plain_errors import plain_errors
 from tidelog.spark_source.planning import Piece, plan
 from tidelog.spark_source.ranges import Snapshot, available, batch_ranges
 from tidelog.spark_source.row_reader import RowReader
@@ -39,7 +40,7 @@ class PieceReader:
         limits = piece.range.limits
         columns = row_columns(self._schema.names)
         maker = BatchMaker(limits.topic, limits.partition.partition, self._schema)
-        with Session(self._options.store_url) as session:
+        with plain_errors(), Session(self._options.store_url) as session:
             reader = RowReader(
                 session.bucket, columns, fail_on_data_loss=self._options.fail_on_data_loss
             )
@@ -55,6 +56,7 @@ class BatchReader(DataSourceReader):
         self._snapshot = snapshot
         self._pieces = PieceReader(self._options, schema)
 
+    @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         """One partition per piece. Raises InvalidConfiguration, DataLost, CorruptObject,
         StoreError.

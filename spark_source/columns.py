@@ -36,17 +36,25 @@ COLUMNS: Final = (
     Column("transaction", "bigint", "transaction"),
 )
 _BY_NAME = {column.name: column for column in COLUMNS}
+# A schema may ask for a column by its name in the table too.
+_BY_NAME |= {column.row_column: column for column in COLUMNS if column.row_column is not None}
 _PRODUCER_COLUMNS = {"producerId", "producerEpoch", "transaction"}
+
+
+def default_columns(*, headers: bool, producer: bool) -> list[Column]:
+    """The columns of a read without `.schema(...)`."""
+    return [
+        column
+        for column in COLUMNS
+        if (headers or column.name != "headers")
+        and (producer or column.name not in _PRODUCER_COLUMNS)
+    ]
 
 
 def default_schema(*, headers: bool, producer: bool) -> str:
     """The default schema, as DDL."""
-    return ", ".join(
-        f"{column.name} {column.spark_type}"
-        for column in COLUMNS
-        if (headers or column.name != "headers")
-        and (producer or column.name not in _PRODUCER_COLUMNS)
-    )
+    columns = default_columns(headers=headers, producer=producer)
+    return ", ".join(f"{column.name} {column.spark_type}" for column in columns)
 
 
 def check_schema(fields: Iterable[tuple[str, str]]) -> None:
@@ -55,7 +63,8 @@ def check_schema(fields: Iterable[tuple[str, str]]) -> None:
         column = _BY_NAME.get(name)
         if column is None:
             raise InvalidConfiguration(
-                f"the schema asks for a column {name}; there are {', '.join(_BY_NAME)}"
+                f"the schema asks for a column {name}; there are"
+                f" {', '.join(column.name for column in COLUMNS)}"
             )
         if kind != column.spark_type:
             raise InvalidConfiguration(

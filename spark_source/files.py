@@ -58,7 +58,7 @@ def table_path(store: str, topic: str, **options: str) -> str:
     with _session(store, options) as session:
         session.run(session.bucket.refresh())
         topic_id = session.bucket.topic(topic).topic_id
-        return _path(session.store.url, table_prefix(topic_id).rstrip("/"))
+        return hadoop_path(session.store.url, table_prefix(topic_id).rstrip("/"))
 
 
 def s3a_options(store: str, **options: str) -> dict[str, str]:
@@ -70,7 +70,7 @@ def s3a_options(store: str, **options: str) -> dict[str, str]:
 
     `options` are those of `committed_files`. Raises InvalidConfiguration.
     """
-    url = store_url_of({"store": store, **_named(options)})
+    url = store_url_of({"store": store, **named(options)})
     if not url.startswith("s3://"):
         return {}
     address = parse_s3_url(url)
@@ -94,11 +94,12 @@ def s3a_options(store: str, **options: str) -> dict[str, str]:
 
 @contextmanager
 def _session(store: str, options: dict[str, str]) -> Iterator[Session]:
-    with Session(store_url_of({"store": store, **_named(options)})) as session:
+    with Session(store_url_of({"store": store, **named(options)})) as session:
         yield session
 
 
-def _named(options: dict[str, str]) -> dict[str, str]:
+def named(options: dict[str, str]) -> dict[str, str]:
+    """`options` of `committed_files` as the source's."""
     return {f"store.{name}": value for name, value in options.items()}
 
 
@@ -109,7 +110,7 @@ async def _files(bucket: Bucket, topics: tuple[str, ...]) -> list[CommittedFile]
         CommittedFile(
             topic=name,
             partition=partition.partition.partition,
-            path=_path(url, stored.segment.key(partition.partition.topic_id)),
+            path=hadoop_path(url, stored.segment.key(partition.partition.topic_id)),
             size_bytes=stored.segment.size_bytes,
             rows=stored.segment.row_count,
             first_offset=stored.segment.first_row,
@@ -123,7 +124,7 @@ async def _files(bucket: Bucket, topics: tuple[str, ...]) -> list[CommittedFile]
     ]
 
 
-def _path(store_url: str, key: str) -> str:
+def hadoop_path(store_url: str, key: str) -> str:
     """Hadoop's path: S3 is s3a; `s3a_options` has endpoint and credentials."""
     base = store_url.partition("?")[0].rstrip("/")
     if base.startswith("s3://"):

@@ -11,13 +11,19 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final, TypeAlias, TypeVar
 
 from tidelog.coordinator.patterns import InvalidPattern, check_pattern, matches
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.brokers import BOOTSTRAP, addresses
+from tidelog.spark_source.option_names import (
+    CHOICES,
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+    check_names,
+    lowered,
+)
 
 T = TypeVar("T")
 
@@ -28,16 +34,6 @@ LATEST: Final = -1
 PerPartition: TypeAlias = Mapping[str, Mapping[int, int]]
 """Topic, partition, then offset or milliseconds."""
 
-_CHOICES = ("assign", "subscribe", "subscribePattern")
-_READ_OPTIONS = (
-    *_CHOICES,
-    *("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
-    *("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
-    *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "snapshot", "includeTail"),
-    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    *("minPartitions", "maxRecordsPerPartition", "includeHeaders", "includeProducer"),
-    "publishGroupId",
-)
 _IGNORED = frozenset(
     name.lower()
     for name in (
@@ -175,13 +171,19 @@ class ReadOptions:
 
 def is_read(options: Mapping[str, str]) -> bool:
     """True if the options select topics to read."""
-    return not lowered(options).keys().isdisjoint(name.lower() for name in _CHOICES)
+    return not lowered(options).keys().isdisjoint(name.lower() for name in CHOICES)
 
 
 def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOptions:
     """The options of a read. InvalidConfiguration names the option and the remedy."""
     given = lowered(options)
-    _check_names(given)
+    # Settings of Kafka's clients have no effect on a read without brokers.
+    named = {
+        name: value
+        for name, value in given.items()
+        if name not in _IGNORED and not name.startswith("kafka.")
+    }
+    check_names(named, READ_OPTIONS, WRITE_OPTIONS)
     isolation = given.get(_ISOLATION_LEVEL, "read_committed")
     if isolation != "read_committed":
         raise InvalidConfiguration(
@@ -222,11 +224,6 @@ def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOption
     return found
 
 
-def lowered(options: Mapping[str, str]) -> dict[str, str]:
-    """The options under lower-case names: Spark's options are case-insensitive."""
-    return {name.lower(): value for name, value in options.items()}
-
-
 def _group(given: Mapping[str, str]) -> str | None:
     text = given.get("publishgroupid")
     if text is None:
@@ -252,26 +249,11 @@ def _bootstrap(given: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     return addresses(text)
 
 
-def _check_names(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in ("store", *_READ_OPTIONS)}
-    for name in given:
-        # Settings of Kafka's clients have no effect on a read without brokers.
-        if name in known or name in _IGNORED or name.startswith(("kafka.", "store.")):
-            continue
-        similar = get_close_matches(name, known, 1)
-        hint = f"did you mean {known[similar[0]]}?" if similar else f"known are {_names(known)}"
-        raise InvalidConfiguration(f"unknown option {name}; {hint}")
-
-
-def _names(known: Mapping[str, str]) -> str:
-    return ", ".join(known.values())
-
-
 def _choice(given: Mapping[str, str]) -> Choice:
-    chosen = [name for name in _CHOICES if name.lower() in given]
+    chosen = [name for name in CHOICES if name.lower() in given]
     if len(chosen) != 1:
         what = " and ".join(chosen) if chosen else "none"
-        raise InvalidConfiguration(f"give exactly one of {', '.join(_CHOICES)}, not {what}")
+        raise InvalidConfiguration(f"give exactly one of {', '.join(CHOICES)}, not {what}")
     name, text = chosen[0], given[chosen[0].lower()]
     if not text.strip():
         raise InvalidConfiguration(f"{name} is empty")

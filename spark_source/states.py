@@ -18,6 +18,7 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.states import GROUPS, TRANSACTIONS, groups, transactions
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.columns import BATCH_ROWS
+from tidelog.spark_source.plain_errors import plain_errors
 from tidelog.spark_source.session import Session
 from tidelog.spark_source.store_address import only_store_url_of
 
@@ -32,6 +33,7 @@ class _StateSource(DataSource):
     format_name: ClassVar[str]
     table_schema: ClassVar[pa.Schema]
 
+    @plain_errors()
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._store_url = only_store_url_of(options)
@@ -45,6 +47,7 @@ class _StateSource(DataSource):
         assert isinstance(found, StructType)
         return found
 
+    @plain_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         known = {field.name: field.dataType.simpleString() for field in self.schema().fields}
         for field in schema.fields:
@@ -119,7 +122,7 @@ class _StateReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         names = self._schema.names
-        with Session(self._store_url) as session:
+        with plain_errors(), Session(self._store_url) as session:
             table = session.run(self._kind.rows(session.bucket, names))
         rows = table.select(names).cast(self._schema)
         yield from rows.to_batches(max_chunksize=BATCH_ROWS)

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from tidelog.errors import InvalidConfiguration
-from tidelog.spark_source.options import lowered
+from tidelog.spark_source.option_names import lowered
 
 STORE_OPTIONS: Final = (
     *("endpoint", "region", "profile", "path_style", "sign_payload", "connect_timeout_ms"),
@@ -16,6 +16,11 @@ STORE_OPTIONS: Final = (
 """The options after `store.`, for buckets at s3://. Without credentials, AWS's usual chain applies:
 environment, profiles, web identity, containers, instance roles.
 """
+
+
+def has_store(options: Mapping[str, str]) -> bool:
+    """True if the options name a store."""
+    return bool(lowered(options).get("store", "").strip())
 
 
 def store_url_of(options: Mapping[str, str]) -> str:
@@ -28,7 +33,8 @@ def store_url_of(options: Mapping[str, str]) -> str:
     if not url:
         raise InvalidConfiguration(
             "the option store is missing: the bucket's URL, as in s3://bucket/prefix or"
-            " file:///var/tidelog"
+            " file:///var/tidelog. A catalog's table has it if CREATE TABLE ... USING tidelog"
+            " OPTIONS (...) names no columns"
         )
     extra = {}
     for name, value in given.items():

@@ -29,6 +29,8 @@ RUNS = {1: 3, 4: 2}
 """Rounds by size, after one that warms up."""
 BYTES_A_BYTE_MAX = 4
 """Bytes on the disk for each byte: WAL, segments, and both once more in MinIO."""
+TAIL_SHARE = 0.02
+"""Of the records that are read beside Kafka's connector: not rolled, and read from the WAL."""
 FIRST_MS = 1_700_000_000_000
 MICROBATCHES = 40
 FRESH_READS = 20
@@ -145,15 +147,19 @@ def _measure_kafka(
 ) -> None:
     jars = kafka_connector_jars(cache)
     topic = _topic(SIZES[0])
+    tail = int(records * TAIL_SHARE)
+    with tidelog("tail", store, folder.with_name("tail")) as target:
+        _fill(target, topic, tail, FIRST_MS + records)
     with kafka(folder, cache) as target:
         _say("filling Kafka for Spark")
         _fill(target, topic, records)
+        _fill(target, topic, tail, FIRST_MS + records)
         _say("Spark scans from Kafka, and the same from the bucket")
         contenders = spark_kafka.contenders(
-            store, target.bootstrap, topic, PARTITIONS, records, FIRST_MS
+            store, target.bootstrap, topic, PARTITIONS, records + tail, FIRST_MS
         )
         figures.kafka = _scans(class_path(jars), contenders, RUNS[SIZES[0]])
-    figures.kafka_gb = records * RECORD_BYTES / GB
+    figures.kafka_gb = (records + tail) * RECORD_BYTES / GB
 
 
 def _measure_delays(figures: SparkFigures, folder: Path) -> None:
@@ -211,15 +217,16 @@ def _run(job: Mapping[str, Any], settings: Mapping[str, str] | None = None) -> d
     return found
 
 
-def _fill(target: Target, topic: str, records: int) -> None:
-    target.create_topic(topic, PARTITIONS, {"retention.ms": "-1"})
+def _fill(target: Target, topic: str, records: int, first_ms: int = FIRST_MS) -> None:
+    if first_ms == FIRST_MS:
+        target.create_topic(topic, PARTITIONS, {"retention.ms": "-1"})
     target.load(
         "fill",
         topic,
         module="benchmarks.tables.spark_load",
         records=records,
         partitions=PARTITIONS,
-        first_ms=FIRST_MS,
+        first_ms=first_ms,
         seconds_max=FILL_SECONDS_MAX,
     )
 

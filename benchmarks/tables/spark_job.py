@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql.functions import count, lit
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidelog.spark_source import SEGMENT_SCHEMA, committed_files, register, s3a_options
+from tidelog.spark_source import SEGMENT_SCHEMA, committed_files, read, register, s3a_options
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -88,6 +88,14 @@ def source_of(spark: SparkSession, contender: Mapping[str, Any]) -> DataFrame:
         case "parquet":
             frame = _native(spark, contender)
             columns = ("value", "offset") if pruned else _PARQUET_COLUMNS
+        case "read":
+            frame = read(
+                spark,
+                store=contender["store"],
+                topic=contender["topic"],
+                **contender["selection"],
+            )
+            columns = tuple(frame.columns)
         case "kafka":
             reader = spark.read.format("kafka").option("subscribe", contender["topic"])
             frame = reader.options(**contender["options"]).load()
@@ -106,12 +114,9 @@ def source_of(spark: SparkSession, contender: Mapping[str, Any]) -> DataFrame:
 
 
 def _native(spark: SparkSession, contender: Mapping[str, Any]) -> DataFrame:
-    """Spark's own reader of the committed files, with a filter on offsets if there is one."""
+    """Spark's own reader of the committed files."""
     where = (contender["store"], contender.get("store_options", {}))
     files = committed_files(where[0], contender["topic"], **where[1])
-    if "offsets" in contender:
-        start, end = contender["offsets"]
-        files = [each for each in files if each.first_offset < end and each.last_offset >= start]
     reader = spark.read.options(**s3a_options(where[0], **where[1]))
     return reader.schema(SEGMENT_SCHEMA).parquet(*[each.path for each in files])
 

@@ -1,7 +1,7 @@
 """The same queries of the same records by three readers.
 
-They are Spark's Kafka connector, Tidelog's source, and Spark's own Parquet reader of
-`committed_files`, the native path.
+They are Spark's Kafka connector, Tidelog's source, and `read`: Spark's own Parquet reader of the
+segments with the source of the tail.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 RANGE_SHARE = 0.01
 """The share of offsets and of time of the partial queries."""
-READERS = ("kafka", "tidelog", "native")
+READERS = ("kafka", "tidelog", "read")
 QUERIES = {
     "all": "all of it, all columns",
     "by offset": f"{RANGE_SHARE:.0%} of each partition's offsets, as starting and ending options",
@@ -44,9 +44,12 @@ def contenders(
         "where offset": ({}, by_offset),
         "where time": ({}, by_time),
     }
+    selections = {
+        "by offset": {"offsets": offsets},
+        "by time": {"since": times[0], "until": times[1]},
+    }
     found: dict[str, dict[str, Any]] = {}
     for query, (options, where) in asked.items():
-        # Spark's Parquet reader has no such options: it always gets the filter.
         filtered = {"where": where} if where and not options else {}
         peers = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest"}
         found[f"kafka {query}"] = {"source": "kafka", "options": peers | options, **filtered}
@@ -56,12 +59,13 @@ def contenders(
             "options": options,
             **filtered,
         }
-        native: dict[str, Any] = {"source": "parquet", "store": store}
-        if where:
-            native["where"] = where
-        if where is by_offset:
-            native["offsets"] = offsets
-        found[f"native {query}"] = native
+        selection = selections.get(query, {})
+        found[f"read {query}"] = {
+            "source": "read",
+            "store": store,
+            "selection": selection,
+            **filtered,
+        }
     return {name: {"topic": topic, **contender} for name, contender in found.items()}
 
 

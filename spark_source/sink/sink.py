@@ -53,6 +53,7 @@ from tidelog.errors import TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.network import SocketNetwork
 from tidelog.records.compression import Compression
+from tidelog.spark_source.plain_errors import plain_errors
 from tidelog.spark_source.sink.sink_options import WriteOptions
 from tidelog.spark_source.sink.sink_rows import PartitionRows, by_partition, sink_rows
 from tidelog.storage.stores.location import open_store
@@ -86,10 +87,12 @@ class BatchWriter(DataSourceArrowWriter):
         query_id, batch_id = options.for_batch(overwrite=overwrite)
         self._purpose = StagedFor(options.transactional_id, query_id, batch_id)
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """In a task: stage its rows."""
         return stage_rows(self._options, self._purpose, iterator)
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver: make the rows visible, unless the same number was committed before."""
         commit_staged(self._options, self._purpose, messages)
@@ -113,6 +116,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._crash_points = crash_points
         options.check_stream(overwrite=overwrite)
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """In a task: stage its rows.
 
@@ -129,6 +133,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             self._crash_points.hit(CrashPoint.SINK_STAGED)
         return message
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """In the driver: make the batch visible, unless it was committed before."""
         found = next((m for m in messages if isinstance(m, StagedMessage)), None)
@@ -139,6 +144,22 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: nothing refers to the staged objects, so the collector deletes them."""
+
+
+def check_target(options: WriteOptions) -> None:
+    """In the driver, before any task: brokers answer, and the topic of the option exists.
+
+    Raises RequestRefused for a missing topic, RequestFailed.
+    """
+    topic = options.topic
+    if topic is None:
+        return
+
+    async def look() -> None:
+        async with _client(options) as client:
+            await _found_topic(client, topic)
+
+    asyncio.run(look())
 
 
 def stage_rows(
@@ -251,21 +272,24 @@ class _Staging:
 
     async def _topic(self, name: str) -> TopicMetadata:
         """A topic, requested once per task: all of its rows use the same partitions."""
-        if name in self._topics:
-            return self._topics[name]
-        settings = TransactionalProducerSettings()
-        patience = Patience(self._clock, self._entropy, settings.retries, settings.api_timeout_ms)
-        while True:
-            try:
-                self._topics[name] = await self._client.topic(name)
-                return self._topics[name]
-            except RequestFailed as failure:
-                await patience.wait(failure)
-            except RequestRefused as refusal:
-                # A retry may help after a topic's creation; for the sink the name is wrong.
-                raise RequestRefused(
-                    f"topic {name}, which the sink is to write to", refusal.code
-                ) from refusal
+        if name not in self._topics:
+            self._topics[name] = await _found_topic(self._client, name)
+        return self._topics[name]
+
+
+async def _found_topic(client: Client, name: str) -> TopicMetadata:
+    clock, settings = SystemClock(), TransactionalProducerSettings()
+    patience = Patience(clock, SystemEntropy(), settings.retries, settings.api_timeout_ms)
+    while True:
+        try:
+            return await client.topic(name)
+        except RequestFailed as failure:
+            await patience.wait(failure)
+        except RequestRefused as refusal:
+            # A retry may help after a topic's creation; for the sink the name is wrong.
+            raise RequestRefused(
+                f"topic {name}, which the sink is to write to", refusal.code
+            ) from refusal
 
 
 def _client(options: WriteOptions) -> Client:

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.brokers import BOOTSTRAP, addresses
-from tidelog.spark_source.options import boolean, lowered, number
+from tidelog.spark_source.option_names import (
+    READ_OPTIONS,
+    WRITE_OPTIONS,
+    check_names,
+    lowered,
+)
+from tidelog.spark_source.options import boolean, number
 
 BATCH_QUERY_ID: Final = "batch"
 """The query id of all batch writes, which belong to no query."""
-_OPTIONS = (
-    *("store", BOOTSTRAP, "transactionalId", "topic", "includeHeaders", "batchId"),
-    # Spark passes its own options too.
-    *("checkpointLocation", "queryName"),
-)
 _HEADERS = "array<struct<key:string,value:binary>>"
 _TYPES = {
     "key": ("binary", "string"),
@@ -68,7 +68,8 @@ class WriteOptions:
 def parse_write_options(options: Mapping[str, str], store_url: str) -> WriteOptions:
     """The options of a write. InvalidConfiguration names the option and the remedy."""
     given = lowered(options)
-    _check_names(given)
+    _check_kafka_names(given)
+    check_names(given, WRITE_OPTIONS, READ_OPTIONS)
     return WriteOptions(
         store_url=store_url,
         bootstrap=addresses(_required(given, BOOTSTRAP, "HOST:PORT of some brokers")),
@@ -105,20 +106,13 @@ def check_columns(fields: Iterable[tuple[str, str]], options: WriteOptions) -> N
         raise InvalidConfiguration("rows have no topic: give the option topic, or a column topic")
 
 
-def _check_names(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in _OPTIONS}
+def _check_kafka_names(given: Mapping[str, str]) -> None:
     for name in given:
-        if name in known or name.startswith("store."):
-            continue
-        if name.startswith("kafka."):
+        if name.startswith("kafka.") and name != BOOTSTRAP:
             raise InvalidConfiguration(
                 f"option {name}: the sink uses no producer of Kafka's, so of kafka.* it knows"
                 f" {BOOTSTRAP} only; leave it out"
             )
-        similar = get_close_matches(name, known, 1)
-        names = known[similar[0]] if similar else ", ".join(known.values())
-        hint = f"did you mean {names}?" if similar else f"known are {names}"
-        raise InvalidConfiguration(f"unknown option {name}; {hint}")
 
 
 def _required(given: Mapping[str, str], option: str, what: str) -> str:

@@ -31,6 +31,7 @@ from tidelog.bucket.views.reading import BucketView
 from tidelog.identifiers import TopicPartition
 from tidelog.spark_source.batch import PieceReader
 from tidelog.spark_source.options import ReadOptions
+from tidelog.spark_source.plain_errors import plain_errors
 from tidelog.spark_source.planning import plan
 from tidelog.spark_source.ranges import (
     ReadableOffsets,
@@ -139,6 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_at: float | None = None
         self._publisher: Publisher | None = None
 
+    @plain_errors()
     def initialOffset(self) -> Checkpoint:
         """The beginning of the first batch."""
         if self._initial is None:
@@ -155,6 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self._options.trigger_offsets_min)
         return ReadAllAvailable()
 
+    @plain_errors()
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:
         """The end of the next batch; `start` if there is none.
 
@@ -191,11 +194,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seen = self._watcher.seen
         return progress_at(seen, {each.partition: each.end for each in seen}).checkpoint()
 
+    @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         """Limit the query to the current end offsets."""
         limits = self._watched().look()
         self._target = {each.partition: each.end for each in limits}
 
+    @plain_errors()
     def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:
         """The pieces between two checkpoints. Raises DataLost, CorruptObject, StoreError."""
         self._is_first_batch = False

@@ -15,10 +15,10 @@ A reader that dies has changed nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from tidelog.bucket.views.bucket import VIEW_ATTEMPTS_MAX, Bucket
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.bucket.views.rows import ALL_TIMES, Times
+from tidelog.bucket.views.selection import Offsets, RowSelection, selected
 from tidelog.clock import SystemClock
 from tidelog.concurrency import read_all
 from tidelog.entropy import SystemEntropy
@@ -48,7 +49,6 @@ THREADS: Final = 2
 PARTITIONS_AT_ONCE_MAX: Final = 4
 PARTITION: Final = "partition"
 TABLE_SCHEMA: Final = pa.schema([pa.field(PARTITION, pa.int32(), nullable=False), *ROW_SCHEMA])
-OFFSETS_END: Final = 2**63 - 1
 
 
 class Selection(TypedDict, total=False):
@@ -57,7 +57,7 @@ class Selection(TypedDict, total=False):
     columns: Sequence[str]
     """Of `TABLE_SCHEMA`."""
     partitions: Sequence[int]
-    offsets: tuple[int | None, int | None] | Mapping[int, tuple[int | None, int | None]]
+    offsets: Offsets
     """From the first offset to below the second, in all partitions or by partition."""
     since: datetime | int
     """The first time, of the records' own timestamps; an int is in milliseconds since 1970."""
@@ -70,24 +70,12 @@ class Wanted:
     """A checked selection."""
 
     columns: list[str]
-    partitions: frozenset[int] | None
-    offsets: Mapping[int, tuple[int | None, int | None]]
-    all_offsets: tuple[int | None, int | None]
-    times: Times
-
-    def takes(self, number: int) -> bool:
-        if self.partitions is not None:
-            return number in self.partitions
-        return not self.offsets or number in self.offsets
-
-    def range_of(self, number: int) -> tuple[int, int]:
-        start, end = self.offsets.get(number, self.all_offsets)
-        return start or 0, OFFSETS_END if end is None else end
+    rows: RowSelection
 
     @property
     def read_columns(self) -> list[str]:
         """The rows' columns that a read needs, the offset first."""
-        timed = [] if self.times == ALL_TIMES else ["timestamp"]
+        timed = [] if self.rows.times == ALL_TIMES else ["timestamp"]
         return list(dict.fromkeys(["offset", *timed, *(n for n in self.columns if n != PARTITION)]))
 
 
@@ -160,8 +148,10 @@ async def read(bucket: Bucket, topic: str, wanted: Wanted) -> pa.Table:
 
 async def _snapshot(bucket: Bucket, topic: str, wanted: Wanted) -> pa.Table:
     chosen = await bucket.partitions_of([topic])
-    _check_partitions(wanted, topic, len(chosen))
-    view = await bucket.view_partitions(each for each in chosen if wanted.takes(each.partition))
+    wanted.rows.check_partitions(topic, len(chosen))
+    view = await bucket.view_partitions(
+        each for each in chosen if wanted.rows.takes(each.partition)
+    )
 
     async def rows_of(partition: TopicPartition) -> list[pa.RecordBatch]:
         return [rows async for rows in _rows(bucket, view.partition(partition), wanted)]
@@ -181,16 +171,16 @@ async def _rows(
     Raises _RowsDeleted, CorruptObject, StoreError.
     """
     number = view.partition.partition
-    start, end = wanted.range_of(number)
+    start, end = wanted.rows.range_of(number)
     position, end = max(start, view.log_start), min(end, view.last_stable_offset)
     looks = Looks(looks_max=VIEW_ATTEMPTS_MAX)
     while True:
         try:
             async for rows in bucket.rows(
-                view, position, end, columns=wanted.read_columns, times=wanted.times
+                view, position, end, columns=wanted.read_columns, times=wanted.rows.times
             ):
                 position = integers_of(rows.column("offset"))[-1].item() + 1
-                kept = _cut_to_time(rows, wanted.times)
+                kept = _cut_to_time(rows, wanted.rows.times)
                 if kept.num_rows:
                     yield _with_partition(kept, number, wanted.columns)
             return
@@ -244,38 +234,5 @@ def checked(selection: Selection) -> Wanted:
             raise InvalidConfiguration(
                 f"columns: there is no {name!r}; there are {', '.join(TABLE_SCHEMA.names)}"
             )
-    given = selection.get("offsets", (None, None))
-    by_partition, for_all = (given, (None, None)) if isinstance(given, Mapping) else ({}, given)
-    for start, end in (for_all, *by_partition.values()):
-        if start is not None and end is not None and start > end:
-            raise InvalidConfiguration(f"offsets: {start} is above {end}; give (first, end)")
-    partitions = selection.get("partitions")
-    return Wanted(
-        columns,
-        None if partitions is None else frozenset(partitions),
-        by_partition,
-        for_all,
-        Times(
-            _milliseconds("since", selection.get("since")),
-            _milliseconds("until", selection.get("until")),
-        ),
-    )
-
-
-def _milliseconds(name: str, time: datetime | int | None) -> int | None:
-    if time is None or isinstance(time, int):
-        return time
-    if time.tzinfo is None:
-        raise InvalidConfiguration(
-            f"{name}: {time} has no time zone; give it one, such as datetime.UTC"
-        )
-    since_epoch = time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    microseconds = (since_epoch.days * 86_400 + since_epoch.seconds) * 1_000_000
-    # Timestamps are whole milliseconds: the first one at the time or later.
-    return -(-(microseconds + since_epoch.microseconds) // MICROSECONDS_PER_MILLISECOND)
-
-
-def _check_partitions(wanted: Wanted, topic: str, count: int) -> None:
-    for number in sorted({*(wanted.partitions or ()), *wanted.offsets}):
-        if not 0 <= number < count:
-            raise InvalidConfiguration(f"{topic} has no partition {number}, only {count} from 0 on")
+    chosen: dict[str, Any] = {name: value for name, value in selection.items() if name != "columns"}
+    return Wanted(columns, selected(**chosen))

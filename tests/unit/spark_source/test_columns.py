@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
+from tidelog.errors import InvalidConfiguration
 from tidelog.records.row_columns import ROW_SCHEMA
-from tidelog.spark_source.columns import BATCH_ROWS, BatchMaker
+from tidelog.spark_source.columns import BATCH_ROWS, BatchMaker, check_schema, row_columns
 
 SCHEMA = pa.schema(
     [
@@ -39,6 +41,14 @@ def test_batches_have_each_row_once_with_the_topic_and_the_partition() -> None:
     table = pa.Table.from_batches(found)
     assert table.column("offset").to_pylist() == list(range(count + 1))
     assert table.column("value").to_pylist() == [b"%d" % each for each in range(count + 1)]
+
+
+def test_a_schema_may_have_the_names_of_the_table() -> None:
+    asked = ["offset", "timestamp_type", "producer_id", "producer_epoch"]
+    check_schema(zip(asked, ["bigint", "int", "bigint", "int"], strict=True))
+    assert row_columns(asked) == row_columns(["timestampType", "producerId", "producerEpoch"])
+    with pytest.raises(InvalidConfiguration, match="timestamp_type as string; it is int"):
+        check_schema([("timestamp_type", "string")])
 
 
 def test_no_rows_make_no_batch() -> None:

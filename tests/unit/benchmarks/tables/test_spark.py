@@ -52,7 +52,7 @@ def test_kafkas_connector_is_named_by_how_much_slower_it_is() -> None:
     for query in QUERIES:
         found.kafka[f"kafka {query}"] = Scan(10.0, 12.0)
         found.kafka[f"tidelog {query}"] = Scan(2.0, 4.0)
-        found.kafka[f"native {query}"] = Scan(1.0, 2.0)
+        found.kafka[f"read {query}"] = Scan(1.0, 2.0)
     document = tables(Results("make bench", spark=found))
     cells = row_of(document, QUERIES["all"])
     assert cells[1:] == ["10.00", "2.00", "5.0", "1.00", "10.0", "12.00", "4.00", "2.00"]
@@ -62,7 +62,7 @@ def test_kafkas_connector_is_named_by_how_much_slower_it_is() -> None:
 def test_each_query_is_asked_of_each_reader_in_its_own_way() -> None:
     found = contenders("file:///bucket", "host:1", "topic", 2, 1000, first_ms=5000)
     assert list(found) == [f"{reader} {query}" for query in QUERIES for reader in READERS]
-    connector, source, native = (found[f"{reader} by offset"] for reader in READERS)
+    connector, source, united = (found[f"{reader} by offset"] for reader in READERS)
     assert source["options"] == {
         "startingOffsets": '{"topic": {"0": 250, "1": 250}}',
         "endingOffsets": '{"topic": {"0": 255, "1": 255}}',
@@ -71,11 +71,12 @@ def test_each_query_is_asked_of_each_reader_in_its_own_way() -> None:
         "kafka.bootstrap.servers": "host:1",
         "startingOffsets": source["options"]["startingOffsets"],
     }
-    assert (native["offsets"], native["where"]) == ((250, 255), "offset >= 250 and offset < 255")
-    connector, source, native = (found[f"{reader} where time"] for reader in READERS)
-    assert connector["where"] == source["where"] == native["where"]
-    assert "timestamp_millis(5500)" in native["where"]
-    assert "timestamp_millis(5510)" in native["where"]
+    assert united["selection"] == {"offsets": (250, 255)}
+    assert found["read by time"]["selection"] == {"since": 5500, "until": 5510}
+    connector, source, united = (found[f"{reader} where time"] for reader in READERS)
+    assert connector["where"] == source["where"] == united["where"]
+    assert "timestamp_millis(5500)" in united["where"]
+    assert "timestamp_millis(5510)" in united["where"]
     assert source["options"] == {}
 
 

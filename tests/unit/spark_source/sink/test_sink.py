@@ -56,11 +56,12 @@ class SinkWorld:
         } | options
         return TidelogSource({name: str(value) for name, value in given.items()})
 
-    def batch_writer(self, batch_id: int, schema: StructType = SCHEMA, **options: Any) -> Any:
-        return pickled(self.source(batchId=batch_id, **options).writer(schema, False))
+    async def batch_writer(self, batch_id: int, schema: StructType = SCHEMA, **options: Any) -> Any:
+        source = self.source(batchId=batch_id, **options)
+        return pickled(await asyncio.to_thread(source.writer, schema, False))
 
-    def stream_writer(self) -> Any:
-        return pickled(self.source().streamWriter(SCHEMA, False))
+    async def stream_writer(self) -> Any:
+        return pickled(await asyncio.to_thread(self.source().streamWriter, SCHEMA, False))
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ async def stage(writer: Any, *batches: pa.RecordBatch) -> Any:
 
 def test_only_what_the_commit_names_is_written_and_once(sink_world: SinkWorld) -> None:
     async def story(one: OneBroker) -> None:
-        writer = sink_world.batch_writer(0)
+        writer = await sink_world.batch_writer(0)
         first = await stage(writer, rows(0, b"a", b"b"), rows(1, b"c"))
         await stage(writer, rows(0, b"a", b"b"), rows(1, b"c"))  # another attempt of that task
         second = await stage(writer, rows(0, b"d"))
@@ -113,10 +114,10 @@ def test_only_what_the_commit_names_is_written_and_once(sink_world: SinkWorld) -
             await asyncio.to_thread(pickled(writer).commit, [first, second, empty])
             assert await read(one, 0) == [b"a", b"b", b"d"]
             assert await read(one, 1) == [b"c"]
-        again = sink_world.batch_writer(0)
+        again = await sink_world.batch_writer(0)
         await asyncio.to_thread(again.commit, [await stage(again, rows(0, b"a"))])
         assert await read(one, 0) == [b"a", b"b", b"d"]
-        following = sink_world.batch_writer(1)
+        following = await sink_world.batch_writer(1)
         await asyncio.to_thread(following.commit, [await stage(following, rows(0, b"e"))])
         assert await read(one, 0) == [b"a", b"b", b"d", b"e"]
 
@@ -130,7 +131,7 @@ def test_a_task_of_many_rows_stages_several_objects_whose_order_is_kept(
     values = [b"%03d" % number for number in range(200)]
 
     async def story(one: OneBroker) -> None:
-        writer = sink_world.batch_writer(0)
+        writer = await sink_world.batch_writer(0)
         message = await stage(writer, rows(0, *values[:120]), rows(0, *values[120:]))
         assert len(message.objects) > 3
         await asyncio.to_thread(writer.commit, [message])
@@ -144,18 +145,18 @@ def test_a_streams_batches_have_its_numbers_and_query(
 ) -> None:
     async def story(one: OneBroker) -> None:
         as_task("query", 3)
-        message = await stage(sink_world.stream_writer(), rows(0, b"a"))
+        message = await stage(await sink_world.stream_writer(), rows(0, b"a"))
         for _ in range(2):
-            await asyncio.to_thread(sink_world.stream_writer().commit, [message], 3)
+            await asyncio.to_thread((await sink_world.stream_writer()).commit, [message], 3)
         with pytest.raises(SinkError, match="says that it has staged"):
-            await asyncio.to_thread(sink_world.stream_writer().commit, [message], 4)
-        sink_world.stream_writer().abort([message, None], 3)
-        await asyncio.to_thread(sink_world.stream_writer().commit, [], 4)
+            await asyncio.to_thread((await sink_world.stream_writer()).commit, [message], 4)
+        (await sink_world.stream_writer()).abort([message, None], 3)
+        await asyncio.to_thread((await sink_world.stream_writer()).commit, [], 4)
         as_task("another", 4)
-        foreign = await stage(sink_world.stream_writer(), rows(0, b"b"))
+        foreign = await stage(await sink_world.stream_writer(), rows(0, b"b"))
         with pytest.raises(ForeignQuery, match="pipeline belongs to query query, which has comm"):
-            await asyncio.to_thread(sink_world.stream_writer().commit, [foreign], 4)
-        written = sink_world.batch_writer(9)
+            await asyncio.to_thread((await sink_world.stream_writer()).commit, [foreign], 4)
+        written = await sink_world.batch_writer(9)
         with pytest.raises(ForeignQuery, match="this is query batch"):
             await asyncio.to_thread(written.commit, [await stage(written, rows(0, b"c"))])
         assert await read(one, 0) == [b"a"]
@@ -166,12 +167,12 @@ def test_a_streams_batches_have_its_numbers_and_query(
 def test_a_stream_that_is_told_no_batch_writes_nothing(sink_world: SinkWorld) -> None:
     sink_world.address = "127.0.0.1:1"
     with pytest.raises(SinkError, match="Spark does not say of which query"):
-        sink_world.stream_writer().write(iter([]))
+        asyncio.run(sink_world.stream_writer()).write(iter([]))
 
 
 def test_wrong_rows_fail_their_task(sink_world: SinkWorld) -> None:
     async def story(one: OneBroker) -> None:
-        writer = sink_world.batch_writer(0)
+        writer = await sink_world.batch_writer(0)
         with pytest.raises(RefusedRow, match=f"partition 2 of topic {TOPIC}, which has 2"):
             await stage(writer, rows(2, b"a"))
         with pytest.raises(RequestRefused, match="topic nowhere, which the sink is to write to"):
@@ -182,11 +183,23 @@ def test_wrong_rows_fail_their_task(sink_world: SinkWorld) -> None:
     sink_world.tell(story)
 
 
+def test_a_missing_topic_or_bucket_is_told_before_any_task(sink_world: SinkWorld) -> None:
+    async def story(one: OneBroker) -> None:
+        with pytest.raises(RequestRefused, match="topic nowhere, which the sink is to write to"):
+            await sink_world.batch_writer(0, topic="nowhere")
+        with pytest.raises(InvalidConfiguration, match="holds no cluster"):
+            await sink_world.batch_writer(0, topic=TOPIC, store=f"file://{sink_world.folder}/no")
+        with pytest.raises(RequestRefused, match="topic nowhere"):
+            await asyncio.to_thread(sink_world.source(topic="nowhere").streamWriter, SCHEMA, False)
+
+    sink_world.tell(story)
+
+
 def test_columns_are_checked_before_anything_runs(sink_world: SinkWorld) -> None:
     sink_world.address = "127.0.0.1:1"
     with pytest.raises(InvalidConfiguration, match="rows have no topic"):
-        sink_world.batch_writer(0, schema_of("key", "value"))
+        asyncio.run(sink_world.batch_writer(0, schema_of("key", "value")))
     columns = schema_of("value", "offset")
     columns["offset"].name = "partition"
     with pytest.raises(InvalidConfiguration, match="column partition is bigint"):
-        sink_world.batch_writer(0, columns, topic=TOPIC)
+        asyncio.run(sink_world.batch_writer(0, columns, topic=TOPIC))

@@ -1,0 +1,88 @@
+"""Spark's SQL alone: views and tables, read and inserted into; errors as users see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from tests.spark.history import PARTITIONS, TOPIC, History, consume
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+def options(history: History, topic: str) -> str:
+    return f"store '{history.store}', subscribe '{topic}'"
+
+
+def test_a_view_needs_no_catalog(spark: SparkSession, history: History) -> None:
+    spark.sql(f"CREATE TEMPORARY VIEW o USING tidelog OPTIONS ({options(history, TOPIC)})")
+    (row,) = spark.sql("SELECT count(*) AS rows, max(offset) AS last FROM o").collect()
+    expected = consume(history.kafka)
+    assert (row.rows, row.last) == (len(expected), max(each[1] for each in expected))
+    spark.sql("DROP VIEW o")
+
+
+@pytest.fixture
+def table(spark: SparkSession, history: History) -> Iterator[str]:
+    admin = AdminClient({"bootstrap.servers": history.kafka, "log_level": 0})
+    topic = NewTopic("of a table".replace(" ", "-"), num_partitions=PARTITIONS)
+    admin.create_topics([topic])[topic.topic].result(30)
+    spark.sql(
+        f"CREATE TABLE entries USING tidelog OPTIONS ({options(history, topic.topic)},"
+        f" topic '{topic.topic}', `kafka.bootstrap.servers` '{history.kafka}',"
+        " transactionalId 'inserts')"
+    )
+    yield topic.topic
+    spark.sql("DROP TABLE entries")
+
+
+def test_a_table_is_read_and_inserted_into(
+    spark: SparkSession, history: History, table: str
+) -> None:
+    insert = (
+        "INSERT INTO entries WITH (batchId = {}) (key, value) VALUES (binary('k'), binary('{}'))"
+    )
+    for number in (0, 1, 1):  # the last one is a repetition
+        spark.sql(insert.format(number, number))
+    expected = [(b"k", b"0"), (b"k", b"1")]
+    assert [row[2:4] for row in consume(history.kafka, table, "entries")] == expected
+    found = spark.read.table("entries").orderBy("offset").collect()
+    assert [(bytes(row.key), bytes(row.value)) for row in found] == expected
+    partition = found[0].partition
+    starting = f'{{"{table}":{{"{partition}":1,"{1 - partition}":0}}}}'
+    rest = f"SELECT value FROM entries WITH (startingOffsets = '{starting}')"
+    assert [bytes(row.value) for row in spark.sql(rest).collect()] == [b"1"]
+
+
+def test_errors_come_before_tasks_and_without_the_workers_traceback(
+    spark: SparkSession, history: History, tmp_path: Path
+) -> None:
+    rows = spark.sql("SELECT binary('v') AS value")
+
+    def load(**given: str) -> None:
+        spark.read.format("tidelog").options(**{"store": history.store, **given}).load()
+
+    def save(**given: str) -> None:
+        writer = rows.write.format("tidelog").mode("append")
+        writer.option("kafka.bootstrap.servers", history.kafka).options(
+            **{"store": history.store, "transactionalId": "t", "batchId": "0", **given}
+        ).save()
+
+    wrong: list[tuple[Callable[[], None], str]] = [
+        (lambda: load(subscribe="nowhere"), "there is no topic nowhere in this bucket"),
+        (lambda: load(subscribe=TOPIC, store=f"file://{tmp_path}"), "holds no cluster"),
+        (lambda: load(subscribe=TOPIC, failOnDataLoss="no"), "failOnDataLoss is true or false"),
+        (lambda: load(subscribe=TOPIC, assign="{}"), "give exactly one of assign, subscribe"),
+        (lambda: save(topic="nowhere"), "topic nowhere, which the sink is to write to"),
+        (lambda: save(topic=TOPIC, store=f"file://{tmp_path}"), "holds no cluster"),
+        (lambda: save(), "rows have no topic"),
+    ]
+    for use, message in wrong:
+        with pytest.raises(Exception, match=message) as told:
+            use()
+        assert "Traceback" not in str(told.value)
+        assert "PYTHON_DATA_SOURCE_ERROR" in str(told.value)  # of the driver, not of a task

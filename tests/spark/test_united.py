@@ -1,0 +1,74 @@
+"""`read`: Spark's own Parquet reader and the source make one frame, which is one snapshot."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.history import PARTITIONS, TOPIC, History, as_consumed, consume, flush
+from tidelog.errors import InvalidConfiguration
+from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.spark_source import read
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((as_consumed(row) for row in frame.collect()), key=lambda row: row[:2])
+
+
+def test_it_is_what_a_read_committed_consumer_gets_while_the_topic_goes_on(
+    spark: SparkSession, history: History, broker: BrokerProcess
+) -> None:
+    frame = read(spark, store=history.store, topic=TOPIC, include_headers=True)
+    expected = consume(history.kafka)
+    source = spark.read.format("tidelog").options(store=history.store, subscribe=TOPIC)
+    assert frame.schema == source.option("includeHeaders", True).load().schema
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "FileScan parquet" in plan
+    assert "Batched: true" in plan
+    assert "BatchScan tidelog" in plan
+    producer = Producer({"bootstrap.servers": history.kafka, "log_level": 0})
+    producer.produce(TOPIC, b"later", partition=1)
+    producer.flush(30)
+    flush(broker)  # what was the tail of the frame is in segments now
+    assert rows_of(frame) == expected
+    assert len(consume(history.kafka)) == len(expected) + 1
+
+
+def test_ranges_of_offsets_times_and_partitions_are_cut_exactly(
+    spark: SparkSession, history: History
+) -> None:
+    every = consume(history.kafka)
+    kept = {"store": history.store, "topic": TOPIC, "include_headers": True}
+    end = max(row[1] for row in every)
+    found = rows_of(read(spark, **kept, offsets={0: (5, end), 1: (30, None)}))
+    assert found == [row for row in every if (5 <= row[1] < end if row[0] == 0 else row[1] >= 30)]
+    since, until = (every[number][4] for number in (len(every) // 4, len(every) // 3))
+    assert since < until
+    found = rows_of(
+        read(
+            spark,
+            **kept,
+            partitions=[0],
+            until=until,
+            since=datetime.fromtimestamp(since / 1e3, UTC),
+        )
+    )
+    assert found == [row for row in every if row[0] == 0 and since <= row[4] < until] != []
+    nothing = read(spark, store=history.store, topic=TOPIC, offsets=(end + 1000, None))
+    assert nothing.count() == 0
+    assert nothing.columns[:3] == ["key", "value", "topic"]
+
+
+def test_wrong_uses_are_told(spark: SparkSession, history: History) -> None:
+    with pytest.raises(InvalidConfiguration, match="there is no topic nowhere"):
+        read(spark, store=history.store, topic="nowhere")
+    with pytest.raises(InvalidConfiguration, match=f"no partition {PARTITIONS}"):
+        read(spark, store=history.store, topic=TOPIC, partitions=[PARTITIONS])
+    with pytest.raises(InvalidConfiguration, match=r"unknown option store\.colour"):
+        read(spark, store=history.store, topic=TOPIC, colour="red")

@@ -1,0 +1,81 @@
+"""The rows that a reader of one topic selects: by partition, offset and time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
+
+from tidelog.bucket.views.rows import Times
+from tidelog.errors import InvalidConfiguration
+from tidelog.records.row_columns import MICROSECONDS_PER_MILLISECOND
+
+OFFSETS_END: Final = 2**63 - 1
+OffsetRange: TypeAlias = tuple[int | None, int | None]
+"""From the first offset to below the second; None is the log's end on that side."""
+Offsets: TypeAlias = OffsetRange | Mapping[int, OffsetRange]
+"""In all partitions, or by partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowSelection:
+    """Use `selected`."""
+
+    partitions: frozenset[int] | None
+    by_partition: Mapping[int, OffsetRange]
+    for_all: OffsetRange
+    times: Times
+
+    def takes(self, number: int) -> bool:
+        """True if the partition is selected."""
+        if self.partitions is not None:
+            return number in self.partitions
+        return not self.by_partition or number in self.by_partition
+
+    def range_of(self, number: int) -> tuple[int, int]:
+        """A partition's offsets, the end exclusive."""
+        start, end = self.by_partition.get(number, self.for_all)
+        return start or 0, OFFSETS_END if end is None else end
+
+    def check_partitions(self, topic: str, count: int) -> None:
+        """InvalidConfiguration for a partition that the topic does not have."""
+        for number in sorted({*(self.partitions or ()), *self.by_partition}):
+            if not 0 <= number < count:
+                raise InvalidConfiguration(
+                    f"{topic} has no partition {number}, only {count} from 0 on"
+                )
+
+
+def selected(
+    partitions: Iterable[int] | None = None,
+    offsets: Offsets = (None, None),
+    since: datetime | int | None = None,
+    until: datetime | int | None = None,
+) -> RowSelection:
+    """A checked selection. Times are datetimes or milliseconds since 1970. InvalidConfiguration."""
+    by_partition, for_all = (
+        (offsets, (None, None)) if isinstance(offsets, Mapping) else ({}, offsets)
+    )
+    for start, end in (for_all, *by_partition.values()):
+        if start is not None and end is not None and start > end:
+            raise InvalidConfiguration(f"offsets: {start} is above {end}; give (first, end)")
+    return RowSelection(
+        None if partitions is None else frozenset(partitions),
+        by_partition,
+        for_all,
+        Times(_milliseconds("since", since), _milliseconds("until", until)),
+    )
+
+
+def _milliseconds(name: str, time: datetime | int | None) -> int | None:
+    if time is None or isinstance(time, int):
+        return time
+    if time.tzinfo is None:
+        raise InvalidConfiguration(
+            f"{name}: {time} has no time zone; give it one, such as datetime.UTC"
+        )
+    since_epoch = time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    microseconds = (since_epoch.days * 86_400 + since_epoch.seconds) * 1_000_000
+    # Timestamps are whole milliseconds: the first one at the time or later.
+    return -(-(microseconds + since_epoch.microseconds) // MICROSECONDS_PER_MILLISECOND)
