@@ -9,6 +9,7 @@ A death in either step leaves nothing of this incarnation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,8 @@ from tidelog.broker.fairness.connection_limits import ConnectionLimits, descript
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.network.opened_listeners import OpenedListeners, open_listeners
 from tidelog.broker.options import BrokerOptions
+from tidelog.broker.quotas.client_quotas import ClientQuotas
+from tidelog.broker.quotas.metrics import QuotaMetrics
 from tidelog.broker.read.read_path import ReadPath
 from tidelog.broker.running import (
     Fairness,
@@ -26,9 +29,11 @@ from tidelog.broker.settings import layers as layer_settings
 from tidelog.broker.settings.listeners import configured_listeners
 from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.tables.segment_ages import SegmentAges, SegmentAgingStore
+from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.records.records import QuotasChanged, Record
 from tidelog.storage.stores.probe import probe
 
 
@@ -83,6 +88,7 @@ async def open_cluster(
         SliceTurns(),
         AnswerMemory(configured.integer("queued.max.answer.bytes")),
         ConnectionLimits(settings.now, descriptors),
+        _open_quotas(metrics, metadata, settings),
     )
     return OpenedCluster(
         options,
@@ -96,3 +102,20 @@ async def open_cluster(
         fairness,
         listeners,
     )
+
+
+def _open_quotas(
+    metrics: BrokerMetrics, metadata: MetadataLog, settings: LiveSettings
+) -> ClientQuotas:
+    """The quotas of clients. They follow the metadata log."""
+    counts = QuotaMetrics()
+    metrics.registry.register(CountsCollector(counts))
+    quotas = ClientQuotas(settings.now, counts)
+
+    def follow(_: int, records: Sequence[Record]) -> None:
+        if any(isinstance(record, QuotasChanged) for record in records):
+            quotas.renew(metadata.state.quotas)
+
+    metadata.subscribe(follow)
+    quotas.renew(metadata.state.quotas)
+    return quotas

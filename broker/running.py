@@ -22,6 +22,7 @@ from tidelog.broker.membership import Membership
 from tidelog.broker.network.opened_listeners import OpenedListeners
 from tidelog.broker.network.server import KafkaServer
 from tidelog.broker.ownership.ownership import Ownership
+from tidelog.broker.quotas.client_quotas import ClientQuotas
 from tidelog.broker.read.fetcher import Fetcher
 from tidelog.broker.read.offset_lookup import OffsetLookup
 from tidelog.broker.read.read_path import ReadPath
@@ -41,6 +42,7 @@ class Fairness:
     turns: SliceTurns
     answers: AnswerMemory
     connections: ConnectionLimits
+    quotas: ClientQuotas
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def new_services(
         AutoCreations(),
         environment.clock,
         open_authorizer(live.now(), lambda: metadata.state.acls),
+        fairness.quotas,
         partial(read_lease, environment.store),
         ownership.watcher.take_over,
     )
@@ -86,6 +87,7 @@ def new_services(
         reads.faults,
         tables.roller,
         metrics,
+        fairness.quotas,
         environment.clock,
         membership.may_serve_reads,
         membership.renewal,
@@ -139,7 +141,9 @@ def new_server(
     if services.cluster.authorizer is not None:
         lines_max = services.settings.integer("audit.lines.per.second.max")
         guard = Guard(services.cluster.authorizer, AuditLog(services.clock, lines_max))
-    dispatcher = Dispatcher(HANDLERS, services.metrics, fairness.turns, long_requests, guard)
+    dispatcher = Dispatcher(
+        HANDLERS, services.metrics, fairness.turns, long_requests, guard, fairness.quotas
+    )
     return KafkaServer(
         services,
         dispatcher,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from tidelog.broker.dispatch.charges import Charge
 from tidelog.broker.dispatch.long_requests import LongRequests
 from tidelog.broker.dispatch.permissions.guard import Guard
 from tidelog.broker.dispatch.permissions.table import PERMISSIONS
@@ -26,6 +27,9 @@ from tidelog.broker.handlers.request_context import (
     ConnectedClient,
     RequestContext,
 )
+from tidelog.broker.quotas.client_quotas import ClientQuotas
+from tidelog.broker.quotas.metrics import QuotaMetrics
+from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.protocol.api import ADVERTISED, OWN_KEYS_FROM, ApiKey, OwnApiKey, request_type
 from tidelog.protocol.codec import decode_in_steps, decode_short
 from tidelog.protocol.error_codes import ErrorCode
@@ -144,6 +148,8 @@ class OpenedRequest(NamedTuple):
     steps: Generator[None, None, Request[Response]] | None = None
     is_cut: bool = False
     """Whether it is served in parts."""
+    size: int = 0
+    """The bytes of the request."""
 
     @property
     def is_alone(self) -> bool:
@@ -156,7 +162,10 @@ class OpenedRequest(NamedTuple):
 
 
 class ReadyAnswer(NamedTuple):
-    buffers: list[Buffer]
+    buffers: list[Buffer] | None
+    """The answer's frame; None if there is no answer."""
+    throttle_ms: int = 0
+    """How long the connection starts no further requests."""
 
 
 class Dispatcher:
@@ -169,6 +178,7 @@ class Dispatcher:
         turns: SliceTurns,
         long_requests: LongRequests,
         guard: Guard | None = None,
+        quotas: ClientQuotas | None = None,
     ) -> None:
         """`handlers` by API key; `guard` asks for permission before they are called.
 
@@ -177,6 +187,8 @@ class Dispatcher:
         """
         self._turns = turns
         self._long_requests = long_requests
+        self.quotas = quotas or ClientQuotas(BrokerSettings, QuotaMetrics())
+        """Charged for each request while there are any."""
         self._routes: dict[int, Route] = {}
         for key, handler in {**handlers, ApiKey.API_VERSIONS: self._api_versions}.items():
             if guard is not None:
@@ -227,13 +239,13 @@ class Dispatcher:
             message = decode_short(route.request, frame, version, position)
         except LongMessage:
             steps = decode_in_steps(route.request, frame, version, position)
-            return OpenedRequest(route, None, context, steps)
+            return OpenedRequest(route, None, context, steps, size=len(frame))
         except MalformedMessage as error:
             raise CloseConnection("malformed", str(error)) from error
         division = route.division
         if division is not None and is_long(division, message):
-            return OpenedRequest(route, message, context, None, True)
-        return OpenedRequest(route, message, context)
+            return OpenedRequest(route, message, context, None, True, len(frame))
+        return OpenedRequest(route, message, context, None, False, len(frame))
 
     def begin(
         self, services: Services, opened: OpenedRequest
@@ -243,13 +255,16 @@ class Dispatcher:
         A handler that is a plain function does its first steps here and now, in the order of a
         connection's requests. It may return a future, which saves a task.
         """
-        route, message, context, _, _ = opened
+        route, message, context, _, _, _ = opened
+        charge = Charge(self.quotas, services.clock, opened) if self.quotas.active else None
         answer: Awaitable[Response | None]
         try:
             if message is None:
-                answer = self._read_and_served(services, opened)
+                answer = self._read_and_served(services, opened, charge)
             elif opened.is_cut:
-                answer = self._served(services, route, message, context)
+                answer = self._served(services, route, message, context, charge)
+            elif charge is not None:
+                answer = charge.stopwatch.call(route.handler, services, message, context)
             else:
                 answer = route.handler(services, message, context)
                 if route.api_key == ApiKey.PRODUCE:
@@ -262,18 +277,20 @@ class Dispatcher:
             failed.set_exception(error)
             return failed
         loop = asyncio.get_running_loop()
-        task: asyncio.Future[Any] = loop.create_task(self._encoded(opened, answer))
+        task: asyncio.Future[Any] = loop.create_task(self._encoded(opened, answer, charge))
         if type(answer) is CoroutineType:
             # A coroutine cancelled before its first step would warn that it was never awaited.
             task.add_done_callback(lambda _: answer.close())
         return task
 
-    async def _read_and_served(self, services: Services, opened: OpenedRequest) -> Response | None:
+    async def _read_and_served(
+        self, services: Services, opened: OpenedRequest, charge: Charge | None
+    ) -> Response | None:
         """Decode a long message in its turns, then serve it."""
         assert opened.steps is not None
         try:
             async with self._long_requests.read(opened.steps) as message:
-                return await self._served(services, opened.route, message, opened.context)
+                return await self._served(services, opened.route, message, opened.context, charge)
         except MalformedMessage as error:
             raise CloseConnection("malformed", str(error)) from error
 
@@ -283,35 +300,48 @@ class Dispatcher:
         route: Route,
         message: Request[Response],
         context: RequestContext,
+        charge: Charge | None,
     ) -> Response | None:
         if route.division is None or not is_long(route.division, message):
             return await route.handler(services, message, context)
-        return await self._long_requests.serve(
-            route.division, message, lambda part: route.handler(services, part, context)
-        )
+
+        def serve(part: Request[Response]) -> Awaitable[Response | None]:
+            answer = route.handler(services, part, context)
+            # A part is a task of its own.
+            return answer if charge is None else charge.stopwatch.timed(answer)
+
+        return await self._long_requests.serve(route.division, message, serve)
 
     async def _encoded(
-        self, opened: OpenedRequest, answer: Awaitable[Response | None]
+        self, opened: OpenedRequest, answer: Awaitable[Response | None], charge: Charge | None
     ) -> ReadyAnswer | None:
-        """Count the answer's errors and encode its frame; a long answer takes turns."""
-        response = await answer
+        """Count the answer's errors and encode its frame; a long answer takes turns.
+
+        Quotas are charged before that: the answer tells the client how long it has to wait.
+        """
+        if charge is None:
+            response, throttle_ms = await answer, 0
+        else:
+            response = await charge.stopwatch.timed(answer)
+            throttle_ms = charge.made(response)
         if response is None:
-            return None
+            return ReadyAnswer(None, throttle_ms) if throttle_ms else None
         route, context = opened.route, opened.context
         version, correlation_id = context.api_version, context.correlation_id
         if route.api_key not in ERRORS_COUNTED_BY_HANDLER:
             for _ in count_errors(response, route.metrics):
                 await self._turns.next()
         try:
-            return ReadyAnswer(encode_short_response(response, version, correlation_id))
+            buffers = encode_short_response(response, version, correlation_id)
         except LongMessage:
             steps = encode_response_in_steps(response, version, correlation_id)
-            return ReadyAnswer(await self._turns.through(steps))
+            buffers = await self._turns.through(steps)
+        return ReadyAnswer(buffers, throttle_ms)
 
     def conclude(
         self, opened: OpenedRequest, answer: asyncio.Future[Response | ReadyAnswer | None]
-    ) -> list[Buffer] | None:
-        """The frame that answers a finished request; None if it has no answer or was cancelled.
+    ) -> ReadyAnswer | None:
+        """What answers a finished request; None if it has no answer or was cancelled.
 
         A handler's failure is logged and answered with UNKNOWN_SERVER_ERROR in the shape of the
         request's answers. Such a failure is the broker's fault, and must not affect other requests.
@@ -327,8 +357,10 @@ class Dispatcher:
             if response is None:
                 return None
             if isinstance(response, ReadyAnswer):
-                return response.buffers
-            return encode_response(response, context.api_version, context.correlation_id)
+                return response
+            return ReadyAnswer(
+                encode_response(response, context.api_version, context.correlation_id)
+            )
         except CloseConnection:
             raise
         except Exception as error:  # one request's error must not end the others
@@ -369,9 +401,9 @@ class ExpiredSession:
         return self._dispatcher.open(frame, client)
 
 
-def _fault(opened: OpenedRequest, error: Exception) -> list[Buffer] | None:
+def _fault(opened: OpenedRequest, error: Exception) -> ReadyAnswer:
     """The answer to a request whose handler raised `error`."""
-    route, message, context, _, _ = opened
+    route, message, context, _, _, _ = opened
     code = ErrorCode.UNKNOWN_SERVER_ERROR
     route.metrics.errors.of(code.name).value += 1
     response = None
@@ -380,7 +412,7 @@ def _fault(opened: OpenedRequest, error: Exception) -> list[Buffer] | None:
         response = error_response(message, context.api_version, code, why)
     if response is None:
         raise CloseConnection("handler_failed", f"{route.name} failed: {error}") from error
-    return encode_response(response, context.api_version, context.correlation_id)
+    return ReadyAnswer(encode_response(response, context.api_version, context.correlation_id))
 
 
 def _route(key: int, handler: Handler, metrics: BrokerMetrics) -> Route:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tidelog.broker.ownership.partition_moves import PartitionMoves
     from tidelog.broker.ownership.rebalances import Rebalances
     from tidelog.broker.partitions.partitions import PartitionRegistry
+    from tidelog.broker.quotas.client_quotas import ClientQuotas
     from tidelog.broker.read.fetch_session import FetchSessions
     from tidelog.broker.read.fetcher import Fetcher
     from tidelog.broker.read.offset_lookup import OffsetLookup
@@ -106,6 +107,7 @@ class ClusterServices(MetadataServices):
     clock: Clock
     authorizer: Authorizer | None
     """None if everyone may do everything."""
+    quotas: ClientQuotas
     lease_of: Callable[[BrokerId], Awaitable[Lease | None]]
     """Reads a broker's lease. May raise TidelogError."""
     take_over: Callable[[Incarnation], Awaitable[None]]
@@ -150,6 +152,7 @@ class DataServices(LiveServices):
     roller: Roller
     """Takes records from the WAL into the tables."""
     metrics: BrokerMetrics
+    quotas: ClientQuotas
     clock: Clock
     may_serve_reads: Callable[[], bool]
     renewal: ViewRenewal

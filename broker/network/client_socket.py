@@ -16,6 +16,7 @@ from tidelog.broker.fairness.turns import COSTLY, Turns
 from tidelog.broker.handlers.request_context import CloseConnection
 from tidelog.broker.network.connection import ServedConnection, TakenRequest
 from tidelog.broker.network.tls_handshake import TlsHandshake
+from tidelog.broker.quotas.metrics import QuotaMetrics
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.clock import Clock
 from tidelog.protocol.errors import MalformedMessage
@@ -62,6 +63,11 @@ class SocketOwner(Protocol):
     @property
     def read_bytes_max(self) -> int:
         """The bytes that a read may deliver, unless it continues a request."""
+        ...
+
+    @property
+    def quota_metrics(self) -> QuotaMetrics:
+        """Counts of throttled connections."""
         ...
 
     @property
@@ -126,6 +132,8 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._draining = False
         self._left_at: float | None = None
         """When the client closed its sending side."""
+        self._muted: asyncio.TimerHandle | None = None
+        """Ends the time in which no request starts, because of a quota."""
         self._active = 0.0
         """When bytes last arrived or left."""
         self._rested = -math.inf
@@ -198,6 +206,7 @@ class ClientSocket(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel reads that wait for data. Writes continue without an answer."""
         self._transport = None
+        self._end_mute()
         self._owner.turns.leave(self)
         for answer in self._given_up:
             answer.cancel()
@@ -207,10 +216,14 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._owner.forget(self._connection)
 
     def answered(
-        self, taken: TakenRequest, buffers: list[Buffer] | None, error: CloseConnection | None
+        self,
+        taken: TakenRequest,
+        buffers: list[Buffer] | None,
+        error: CloseConnection | None,
+        throttle_ms: int = 0,
     ) -> None:
         """Finish a request: send its answer, if it has one (`buffers`), or close the connection
-        (`error`)."""
+        (`error`). `throttle_ms`: how long no further request starts."""
         connection = self._connection
         assert connection is not None
         self._active = self._clock.monotonic()
@@ -218,10 +231,42 @@ class ClientSocket(asyncio.BufferedProtocol):
         if error is not None:
             self._refuse(error)
         else:
+            if throttle_ms:
+                self.mute(throttle_ms / 1000)
             self._go_on(connection)
         if self._draining:
             self._close_when_finished(connection)
         self._owner.relieve()
+
+    def mute(self, seconds: float) -> None:
+        """Start no further request, and read none, for this time."""
+        connection = self._connection
+        if connection is None or self._transport is None:
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        self._owner.quota_metrics.seconds.observe(seconds)
+        if self._muted is None:
+            self._owner.quota_metrics.connections += 1
+        elif self._muted.when() >= until:
+            return
+        else:
+            self._muted.cancel()
+        self._muted = loop.call_at(until, self._unmute)
+        connection.mute()
+        self.update_reading()
+
+    def _unmute(self) -> None:
+        self._end_mute()
+        if self._connection is not None:
+            self._connection.unmute()
+            self._go_on(self._connection)
+
+    def _end_mute(self) -> None:
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
+            self._owner.quota_metrics.connections -= 1
 
     def update_reading(self) -> None:
         """Pause or resume reading from the socket, as the connection's state demands."""

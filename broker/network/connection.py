@@ -101,6 +101,7 @@ class ServedConnection:
         """Bytes of sendable answers that the client has not taken."""
         self._order = RequestOrder()
         self._writing = True
+        self._muted = False
         self._open = True
 
     @property
@@ -248,6 +249,14 @@ class ServedConnection:
         """Take requests again."""
         self._writing = True
 
+    def mute(self) -> None:
+        """Take no further requests: the client is over a quota."""
+        self._muted = True
+
+    def unmute(self) -> None:
+        """Take requests again."""
+        self._muted = False
+
     def stop(self) -> None:
         """Take no further requests; the running ones are still answered."""
         self._drop_unserved()
@@ -299,6 +308,7 @@ class ServedConnection:
         EOF."""
         return (
             self._writing
+            and not self._muted
             and len(self._taken) < self._requests_max
             and self._blocked_bytes + self._unsent_bytes < self._answer_bytes_max
         )

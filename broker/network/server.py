@@ -34,6 +34,7 @@ from tidelog.broker.network.newcomers import Newcomer
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.sasl_socket import SaslSocket
 from tidelog.broker.network.tls_handshake import TlsHandshake
+from tidelog.broker.quotas.metrics import QuotaMetrics
 from tidelog.broker.settings.listeners import ListenerConfig
 from tidelog.broker.telemetry.metrics import (
     ANSWER_BYTES_WAITING,
@@ -47,7 +48,6 @@ from tidelog.principal import ANONYMOUS
 from tidelog.protocol.frames import FrameReader, new_scratch
 from tidelog.protocol.message import Response
 from tidelog.protocol.schemas.cluster.api_versions import ApiVersion
-from tidelog.protocol.wire import Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -375,10 +375,10 @@ class KafkaServer:
         self._answers.discard(answer)
         opened = taken.opened
         assert opened is not None
-        buffers: list[Buffer] | None = None
+        ready: ReadyAnswer | None = None
         refusal: CloseConnection | None = None
         try:
-            buffers = self._dispatcher.conclude(opened, answer)
+            ready = self._dispatcher.conclude(opened, answer)
             if not answer.cancelled():
                 opened.route.metrics.observe(self._clock.monotonic() - begun)
         except CloseConnection as error:
@@ -386,7 +386,8 @@ class KafkaServer:
         except Exception:  # the request's memory has to be released all the same
             logger.exception("a request cannot be answered", extra={"api": opened.route.name})
         try:
-            socket.answered(taken, buffers, refusal)
+            buffers, throttle_ms = ready or (None, 0)
+            socket.answered(taken, buffers, refusal, throttle_ms)
         finally:
             self._note_emptied()
 
@@ -394,6 +395,11 @@ class KafkaServer:
     def read_bytes_max(self) -> int:
         """The bytes that a read may deliver, unless it continues a request."""
         return self._memory.read_bytes_max
+
+    @property
+    def quota_metrics(self) -> QuotaMetrics:
+        """Counts of throttled connections."""
+        return self._dispatcher.quotas.metrics
 
     def durable(self) -> asyncio.Future[None]:
         """Done when every append so far is durable."""

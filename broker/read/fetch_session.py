@@ -163,6 +163,16 @@ class FetchSessions:
         session.advance()
         return FetchPlan(list(session.targets.values()), session, incremental=True)
 
+    def throttled(self, plan: FetchPlan) -> int:
+        """The session id of an empty answer to a throttled client.
+
+        A client takes no empty answer to a full fetch, so it does not learn of a new session.
+        """
+        if plan.session is None or plan.incremental:
+            return plan.session_id
+        del self._sessions[plan.session.session_id]
+        return SESSIONLESS_ID
+
     def _create(self, asked: list[FetchTarget], by_id: bool, now: float) -> FetchSession | None:
         if self._slots_max <= 0:
             return None

@@ -23,6 +23,7 @@ from tidelog.broker.settings.tables.listeners import LISTENER_SETTINGS
 from tidelog.broker.settings.tables.logs import TOPIC_DEFAULT_SETTINGS
 from tidelog.broker.settings.tables.own import OWN_SETTINGS
 from tidelog.broker.settings.tables.producers import PRODUCER_SETTINGS
+from tidelog.broker.settings.tables.quotas import QUOTA_SETTINGS
 from tidelog.broker.settings.tables.security import AUTHENTICATION_SETTINGS, TLS_SETTINGS
 from tidelog.broker.settings.tables.topics import TOPIC_SETTINGS
 
@@ -70,6 +71,7 @@ _SECTIONS: Sequence[tuple[str, Sequence[Setting]]] = (
     ("Topics: creation, and defaults of their settings", TOPIC_DEFAULT_SETTINGS),
     ("Brokers and their leases", CLUSTER_SETTINGS),
     ("Authorization", AUTHORIZATION_SETTINGS),
+    ("Quotas", QUOTA_SETTINGS),
     ("Producers and transactions", PRODUCER_SETTINGS),
     ("Consumer groups", GROUP_SETTINGS),
     ("Committed offsets", OFFSETS_SETTINGS),

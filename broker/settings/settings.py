@@ -35,6 +35,7 @@ from tidelog.broker.settings.tables.listeners import LISTENER_SETTINGS
 from tidelog.broker.settings.tables.logs import TOPIC_DEFAULT_SETTINGS
 from tidelog.broker.settings.tables.own import OWN_SETTINGS
 from tidelog.broker.settings.tables.producers import PRODUCER_SETTINGS
+from tidelog.broker.settings.tables.quotas import QUOTA_SETTINGS
 from tidelog.broker.settings.tables.security import (
     AUTHENTICATION_SETTINGS,
     SASL_MECHANISMS,
@@ -56,6 +57,7 @@ BROKER_TABLE: Final[Mapping[str, Setting]] = MappingProxyType(
             REPLICATION_SETTINGS,
             CLUSTER_SETTINGS,
             AUTHORIZATION_SETTINGS,
+            QUOTA_SETTINGS,
             PRODUCER_SETTINGS,
             GROUP_SETTINGS,
             OFFSETS_SETTINGS,

@@ -3,7 +3,7 @@ creations. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -88,10 +88,19 @@ class WantedTopic:
 class CreationPlan:
     """The topics to create in one entry of the metadata log."""
 
-    def __init__(self, state: ClusterState, settings: BrokerSettings) -> None:
-        """Raises TopicRefused if no broker can take partitions."""
+    def __init__(
+        self,
+        state: ClusterState,
+        settings: BrokerSettings,
+        permit: Callable[[str, int], None],
+    ) -> None:
+        """`permit` raises TopicRefused if a quota forbids a topic with so many partitions.
+
+        Raises TopicRefused if no broker can take partitions.
+        """
         self._state = state
         self._settings = settings
+        self._permit = permit
         self._names: dict[str, str] = {}
         self._room = Room(state, settings)
         self.records: list[TopicCreated] = []
@@ -110,14 +119,15 @@ class CreationPlan:
         if key in self._names:
             raise _collision(wanted.name, self._names[key])
         configs = _checked_configs(wanted.configs, self._settings)
+        owners: tuple[Epoch, ...] | None = None
         if wanted.assignments is not None:
             owners = _assigned_owners(self._state, wanted)
-        else:
-            count = _partition_count(wanted, self._settings)
-            self._room.check(1, count)
+        count = _partition_count(wanted, self._settings) if owners is None else len(owners)
+        self._room.check(1, count)
+        self._permit(wanted.name, count)
+        if owners is None:
             owners = self._placement.assign(count)
-        self._room.check(1, len(owners))
-        self._room.take(1, len(owners))
+        self._room.take(1, count)
         topic_id = new_topic_id(self._state.sequence + 1, random)
         record = TopicCreated(topic_id, wanted.name, owners, configs)
         self._names[key] = wanted.name

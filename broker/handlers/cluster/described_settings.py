@@ -88,10 +88,6 @@ _ABSENT: Final = (
         alter.log.dirs.replication.quota.window.num int 11
         alter.log.dirs.replication.quota.window.size.seconds int 1
         client.quota.callback.class class
-        controller.quota.window.num int 11
-        controller.quota.window.size.seconds int 1
-        quota.window.num int 11
-        quota.window.size.seconds int 1
         remote.log.manager.copy.quota.window.num int 11
         remote.log.manager.copy.quota.window.size.seconds int 1
         remote.log.manager.fetch.quota.window.num int 11

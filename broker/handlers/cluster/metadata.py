@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tidelog.acl_codes import ResourceType
 from tidelog.broker.authorization.access import Access, cluster_operations, operations_of
+from tidelog.broker.handlers.cluster.mutations import Mutations
 from tidelog.broker.handlers.cluster.visible_topics import may_create, visible_of
 from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.metadata_change import ChangeFailed, change_metadata
@@ -92,7 +93,7 @@ async def metadata(
         and request.allow_auto_topic_creation
         and broker.settings.boolean("auto.create.topics.enable")
     ):
-        failed = await _create_missing(broker, asked, context.access)
+        failed = await _create_missing(broker, asked, context)
     state = broker.metadata.state
     operations = _operations(request, context.access)
     leaders = leaders_of(
@@ -174,7 +175,7 @@ def _distinct(asked: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopi
 
 
 async def _create_missing(
-    broker: ClusterServices, asked: Sequence[MetadataRequestTopic], access: Access | None
+    broker: ClusterServices, asked: Sequence[MetadataRequestTopic], context: RequestContext
 ) -> dict[str, ErrorCode]:
     """Create the topics of these names that do not exist; return the errors of failed ones."""
     known = broker.metadata.state
@@ -185,13 +186,16 @@ async def _create_missing(
     failed = {
         name: ErrorCode.TOPIC_AUTHORIZATION_FAILED
         for name in missing
-        if not may_create(access, name)
+        if not may_create(context.access, name)
     }
     missing = [name for name in dict.fromkeys(missing) if name not in failed]
     allowed = _allowed(broker, len(missing))
     failed |= dict.fromkeys(missing[allowed:], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    # Clients ask for the topic again.
+    mutations = Mutations(broker, context, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     for begin in range(0, allowed, SLICE_TOPICS):
-        failed |= await _create(broker, missing[begin : min(begin + SLICE_TOPICS, allowed)])
+        part = missing[begin : min(begin + SLICE_TOPICS, allowed)]
+        failed |= await _create(broker, part, mutations)
     return failed
 
 
@@ -211,13 +215,15 @@ def _allowed(broker: ClusterServices, missing: int) -> int:
     return allowed
 
 
-async def _create(broker: ClusterServices, names: Sequence[str]) -> dict[str, ErrorCode]:
+async def _create(
+    broker: ClusterServices, names: Sequence[str], mutations: Mutations
+) -> dict[str, ErrorCode]:
     ids = {name: broker.entropy.uuid() for name in names}
     refused: dict[str, TopicRefused] = {}
 
     def build(state: ClusterState) -> Sequence[Record]:
         refused.clear()
-        plan = CreationPlan(state, broker.settings)
+        plan = CreationPlan(state, broker.settings, mutations.permit)
         for name, random in ids.items():
             if state.topic_named(name) is not None:
                 continue

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+from tidelog.broker.handlers.cluster.mutations import Mutations
 from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.metadata_change import ChangeFailed, change_metadata
 from tidelog.broker.handlers.request_context import RequestContext
@@ -49,6 +50,10 @@ from tidelog.protocol.schemas.cluster.topics import (
 from tidelog.protocol.wire import NULL_UUID
 
 DELETE_BY_ID_FROM = 6
+CREATION_THROTTLED_FROM = 6
+DELETION_THROTTLED_FROM = 5
+EXTENSION_THROTTLED_FROM = 3
+"""The versions from which on clients know THROTTLING_QUOTA_EXCEEDED."""
 DELETION_DISABLED_CODE_FROM = 3
 REQUEST_PARTITIONS_MAX = "create.partitions.request.max"
 SLICE_TOPICS = 1024
@@ -63,7 +68,7 @@ _TWICE = TopicRefused(ErrorCode.INVALID_REQUEST, "the request names the topic tw
 
 
 async def create_topics(
-    broker: ClusterServices, request: CreateTopicsRequest, _context: RequestContext
+    broker: ClusterServices, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Create each topic that can be created.
 
@@ -76,14 +81,15 @@ async def create_topics(
     if excess is not None:
         return CreateTopicsResponse(topics=[_refused(broker, name, excess) for name in times])
     results = [_refused(broker, name, _TWICE) for name, count in times.items() if count > 1]
-    creations = _Creations(broker)
+    mutations = Mutations(broker, context, CREATION_THROTTLED_FROM)
+    creations = _Creations(broker, mutations)
     wanted = [topic for topic in request.topics if times[topic.name] == 1]
     async for part in broker.turns.over(_parts(wanted), 1):
         if request.validate_only:
             results += creations.validated(part)
         else:
             results += await creations.made(part)
-    return CreateTopicsResponse(topics=results)
+    return CreateTopicsResponse(topics=results, throttle_time_ms=mutations.throttle_ms)
 
 
 def _partitions_asked(topic: CreatableTopic, default_count: int) -> int:
@@ -113,8 +119,9 @@ def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
 class _Creations:
     """The creation of one request's topics."""
 
-    def __init__(self, broker: ClusterServices) -> None:
+    def __init__(self, broker: ClusterServices, mutations: Mutations) -> None:
         self._broker = broker
+        self._mutations = mutations
         self._validating: CreationPlan | TopicRefused | None = None
         self._configs: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
         """A cache: most topics of a request have the same settings."""
@@ -150,7 +157,7 @@ class _Creations:
 
     def _plan(self, state: ClusterState) -> CreationPlan | TopicRefused:
         try:
-            return CreationPlan(state, self._broker.settings)
+            return CreationPlan(state, self._broker.settings, self._mutations.permit)
         except TopicRefused as error:
             return error
 
@@ -250,21 +257,26 @@ async def delete_topics(
         else [DeleteTopicState(name=name) for name in request.topic_names]
     )
     times = await broker.turns.counted((each.name, each.topic_id) for each in asked)
-    deletions = _Deletions(broker, times)
+    mutations = Mutations(broker, context, DELETION_THROTTLED_FROM)
+    deletions = _Deletions(broker, times, mutations)
     results: list[DeletableTopicResult] = []
     async for part in broker.turns.over(_parts(list(deletions.asked)), 1):
         results += await deletions.made(part)
-    return DeleteTopicsResponse(responses=results)
+    return DeleteTopicsResponse(responses=results, throttle_time_ms=mutations.throttle_ms)
 
 
 class _Deletions:
     """The deletion of one request's topics."""
 
     def __init__(
-        self, broker: ClusterServices, asked: Mapping[tuple[str | None, UUID], int]
+        self,
+        broker: ClusterServices,
+        asked: Mapping[tuple[str | None, UUID], int],
+        mutations: Mutations,
     ) -> None:
         """`asked`: the named names and ids, and how often each occurs."""
         self._broker = broker
+        self._mutations = mutations
         self.asked = asked
         self._gone: frozenset[TopicId] = frozenset()
 
@@ -299,6 +311,7 @@ class _Deletions:
                 found_id, found_name = _topic_to_delete(state, name, topic_id)
                 if self.asked[name, topic_id] > 1 or found_id in gone:
                     raise _TWICE
+                self._mutations.permit(found_id, state.topics[found_id].partition_count)
             except TopicRefused as error:
                 results.append(_not_deleted(DeleteTopicState(name=name, topic_id=topic_id), error))
             else:
@@ -346,7 +359,7 @@ def _not_deleted(
 
 
 async def create_partitions(
-    broker: ClusterServices, request: CreatePartitionsRequest, _context: RequestContext
+    broker: ClusterServices, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     """Add partitions to each topic that can have them."""
     times = await broker.turns.counted(topic.name for topic in request.topics)
@@ -359,9 +372,10 @@ async def create_partitions(
         )
     results = [_not_extended(broker, name, _TWICE) for name, count in times.items() if count > 1]
     wanted = [topic for topic in request.topics if times[topic.name] == 1]
+    mutations = Mutations(broker, context, EXTENSION_THROTTLED_FROM)
     async for part in broker.turns.over(_parts(wanted), 1):
-        results += await _extended(broker, part, request.validate_only)
-    return CreatePartitionsResponse(results=results)
+        results += await _extended(broker, part, mutations, request.validate_only)
+    return CreatePartitionsResponse(results=results, throttle_time_ms=mutations.throttle_ms)
 
 
 def _additional(state: ClusterState, wanted: CreatePartitionsTopic) -> int:
@@ -370,13 +384,16 @@ def _additional(state: ClusterState, wanted: CreatePartitionsTopic) -> int:
 
 
 async def _extended(
-    broker: ClusterServices, topics: Sequence[CreatePartitionsTopic], validate_only: bool
+    broker: ClusterServices,
+    topics: Sequence[CreatePartitionsTopic],
+    mutations: Mutations,
+    validate_only: bool,
 ) -> list[CreatePartitionsTopicResult]:
     results: list[CreatePartitionsTopicResult] = []
 
     def build(state: ClusterState) -> Sequence[Record]:
         nonlocal results
-        results, records = _plan_partitions(broker, state, topics)
+        results, records = _plan_partitions(broker, state, topics, mutations)
         return records
 
     if validate_only:
@@ -393,7 +410,10 @@ async def _extended(
 
 
 def _plan_partitions(
-    broker: ClusterServices, state: ClusterState, topics: Sequence[CreatePartitionsTopic]
+    broker: ClusterServices,
+    state: ClusterState,
+    topics: Sequence[CreatePartitionsTopic],
+    mutations: Mutations,
 ) -> tuple[list[CreatePartitionsTopicResult], list[Record]]:
     records: list[Record] = []
     try:
@@ -406,7 +426,7 @@ def _plan_partitions(
     for topic in topics:
         try:
             room.check(0, _additional(state, topic))
-            record = _plan_extension(state, placement, topic)
+            record = _plan_extension(state, placement, topic, mutations)
         except TopicRefused as error:
             results.append(_not_extended(broker, topic.name, error))
         else:
@@ -417,7 +437,10 @@ def _plan_partitions(
 
 
 def _plan_extension(
-    state: ClusterState, placement: Placement, wanted: CreatePartitionsTopic
+    state: ClusterState,
+    placement: Placement,
+    wanted: CreatePartitionsTopic,
+    mutations: Mutations,
 ) -> PartitionsCreated:
     topic = state.topic_named(wanted.name)
     if topic is None:
@@ -444,6 +467,7 @@ def _plan_extension(
             f"{wanted.count} partitions: a topic may have at most {PARTITIONS_PER_TOPIC_MAX}",
         )
     if wanted.assignments is None:
+        mutations.permit(topic.name, additional)
         return PartitionsCreated(topic.topic_id, placement.assign(additional))
     if len(wanted.assignments) != additional:
         raise TopicRefused(
@@ -454,6 +478,7 @@ def _plan_extension(
         named_owner(state, topic.partition_count + position, each.broker_ids, REPLICAS)
         for position, each in enumerate(wanted.assignments)
     ]
+    mutations.permit(topic.name, additional)
     return PartitionsCreated(topic.topic_id, tuple(owners))
 
 

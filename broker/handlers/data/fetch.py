@@ -67,16 +67,25 @@ async def fetch(
             return broker.partitions.named(topic, number)
         return broker.partitions.identified(topic, number)
 
-    limits = FetchLimits(
-        request.min_bytes,
-        min(request.max_bytes, broker.settings.integer("fetch.max.bytes")),
-        request.max_wait_ms,
-    )
+    bytes_max = min(request.max_bytes, broker.settings.integer("fetch.max.bytes"))
+    quotas, client = broker.quotas, (context.principal.name, context.client_id)
+    if quotas.active:
+        bytes_max = min(bytes_max, quotas.of(*client).fetch_bytes_max)
+    limits = FetchLimits(request.min_bytes, bytes_max, request.max_wait_ms)
     isolation = Isolation(request.isolation_level != 0)
     reads = await broker.fetcher.fetch(plan.targets, find, isolation, limits)
+    throttle_ms = 0
+    if quotas.active:
+        size = sum(read.found.size_bytes for read in reads)
+        throttle_ms, is_given = quotas.of(*client).fetch_ms(size, broker.clock.monotonic())
+        if not is_given:
+            # The client asks for the same again: nothing of this answer counts as told.
+            session_id = broker.fetch_sessions.throttled(plan)
+            return FetchResponse(session_id=session_id, throttle_time_ms=throttle_ms)
     _note(broker, reads, crossing(broker.rack, context.client_id, request.rack_id))
     leaders = CurrentLeaders(broker.partitions)
     return FetchResponse(
+        throttle_time_ms=throttle_ms,
         session_id=plan.session_id,
         responses=await through(_responses(plan, reads, leaders)),
         node_endpoints=[

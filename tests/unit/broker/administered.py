@@ -15,6 +15,8 @@ from tidelog.broker.ownership.partition_giving import PartitionGiving
 from tidelog.broker.ownership.partition_moves import PartitionMoves
 from tidelog.broker.ownership.partition_recovery import PartitionRecovery
 from tidelog.broker.peers.peers import Peers
+from tidelog.broker.quotas.client_quotas import ClientQuotas
+from tidelog.broker.quotas.metrics import QuotaMetrics
 from tidelog.broker.settings.listeners import BoundListener
 from tidelog.broker.settings.settings import BrokerSettings, TopicConfig, effective_topic_config
 from tidelog.broker.telemetry.limits_met import LimitsMet
@@ -129,6 +131,7 @@ class AdministeredBroker:
         self.auto_creations = AutoCreations()
         self.limits = LimitsMet(self.metrics.registry, self.clock)
         self.authorizer: Authorizer | None = None
+        self.quotas = ClientQuotas(lambda: self.settings, QuotaMetrics())
 
     @property
     def state(self) -> ClusterState:

@@ -23,6 +23,7 @@ from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.handlers.services import Services
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.server import KafkaServer
+from tidelog.broker.quotas.client_quotas import ClientQuotas
 from tidelog.broker.settings.listeners import ListenerConfig
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.metrics import BrokerMetrics
@@ -54,6 +55,7 @@ class Loopback:
         self.address = address
         self.metrics = metrics
         self.clients: list[Client] = []
+        self.quotas: ClientQuotas
         self.tls: ListenerTls
         """Of a server with TLS."""
 
@@ -162,6 +164,7 @@ async def serving(
     )
     await server.start()
     loopback = Loopback(server, address.address, metrics)
+    loopback.quotas = dispatcher.quotas
     if tls:
         loopback.tls = tls[config.name]
     try:

@@ -1,0 +1,25 @@
+"""Counts of throttled clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.broker.telemetry.metrics import SECONDS_BOUNDS, Counts
+from tidelog.counts import Durations, counter, gauge, histogram
+
+
+@dataclass(slots=True)
+class QuotaMetrics:
+    """What quotas do to requests and connections."""
+
+    throttled: Counts = counter(
+        "tidelog_throttled_requests", "Requests over a quota, by the quota.", "quota", new=Counts
+    )
+    seconds: Durations = histogram(
+        "tidelog_throttle_seconds",
+        "Times for which connections start no requests because of a quota.",
+        (*SECONDS_BOUNDS, 30.0, 60.0),
+    )
+    connections: int = gauge(
+        "tidelog_connections_throttled", "Connections that wait because of a quota."
+    )
