@@ -20,6 +20,7 @@ from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.network.opened_listeners import OpenedListeners, open_listeners
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.quotas.client_quotas import ClientQuotas
+from tidelog.broker.quotas.connection_rates import ConnectionRates
 from tidelog.broker.quotas.metrics import QuotaMetrics
 from tidelog.broker.read.read_path import ReadPath
 from tidelog.broker.running import (
@@ -88,7 +89,7 @@ async def open_cluster(
         SliceTurns(),
         AnswerMemory(configured.integer("queued.max.answer.bytes")),
         ConnectionLimits(settings.now, descriptors),
-        _open_quotas(metrics, metadata, settings),
+        *_open_quotas(metrics, metadata, settings),
     )
     return OpenedCluster(
         options,
@@ -106,16 +107,20 @@ async def open_cluster(
 
 def _open_quotas(
     metrics: BrokerMetrics, metadata: MetadataLog, settings: LiveSettings
-) -> ClientQuotas:
-    """The quotas of clients. They follow the metadata log."""
+) -> tuple[ClientQuotas, ConnectionRates]:
+    """The quotas of clients and of addresses. They follow the metadata log."""
     counts = QuotaMetrics()
     metrics.registry.register(CountsCollector(counts))
-    quotas = ClientQuotas(settings.now, counts)
+    quotas, rates = ClientQuotas(settings.now, counts), ConnectionRates(settings.now)
+
+    def renew() -> None:
+        quotas.renew(metadata.state.quotas)
+        rates.renew(metadata.state.quotas)
 
     def follow(_: int, records: Sequence[Record]) -> None:
         if any(isinstance(record, QuotasChanged) for record in records):
-            quotas.renew(metadata.state.quotas)
+            renew()
 
     metadata.subscribe(follow)
-    quotas.renew(metadata.state.quotas)
-    return quotas
+    renew()
+    return quotas, rates

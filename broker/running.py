@@ -23,6 +23,7 @@ from tidelog.broker.network.opened_listeners import OpenedListeners
 from tidelog.broker.network.server import KafkaServer
 from tidelog.broker.ownership.ownership import Ownership
 from tidelog.broker.quotas.client_quotas import ClientQuotas
+from tidelog.broker.quotas.connection_rates import ConnectionRates
 from tidelog.broker.read.fetcher import Fetcher
 from tidelog.broker.read.offset_lookup import OffsetLookup
 from tidelog.broker.read.read_path import ReadPath
@@ -43,6 +44,7 @@ class Fairness:
     answers: AnswerMemory
     connections: ConnectionLimits
     quotas: ClientQuotas
+    connection_rates: ConnectionRates
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,7 @@ def new_server(
         dispatcher,
         fairness.answers,
         fairness.connections,
+        fairness.connection_rates,
         appender.lost,
         opened.addresses,
         opened.tls,

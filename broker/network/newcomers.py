@@ -25,8 +25,11 @@ class Newcomer(Protocol):
 class Reception(Protocol):
     """The server, as newcomers use it."""
 
-    def arrived(self, newcomer: Newcomer, host: str) -> bool:
-        """Count a newcomer; False if a limit forbids it."""
+    def arrived(self, newcomer: Newcomer, host: str, *, is_new: bool = True) -> bool:
+        """Count a newcomer; False if a limit forbids it.
+
+        `is_new`: no other protocol had the connection before.
+        """
         ...
 
     def passed(self, newcomer: Newcomer) -> None:

@@ -98,7 +98,8 @@ class SaslSocket(asyncio.BufferedProtocol):
         if self._handshake is not None:
             self._handshake.done()
         peer = transport.get_extra_info("peername")
-        if not self._host.arrived(self, str(peer[0]) if peer else ""):
+        host = str(peer[0]) if peer else ""
+        if not self._host.arrived(self, host, is_new=self._handshake is None):
             opened.abort()
             return
         self._transport = opened

@@ -34,6 +34,7 @@ from tidelog.broker.network.newcomers import Newcomer
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.sasl_socket import SaslSocket
 from tidelog.broker.network.tls_handshake import TlsHandshake
+from tidelog.broker.quotas.connection_rates import ConnectionRates
 from tidelog.broker.quotas.metrics import QuotaMetrics
 from tidelog.broker.settings.listeners import ListenerConfig
 from tidelog.broker.telemetry.metrics import (
@@ -44,6 +45,7 @@ from tidelog.broker.telemetry.metrics import (
     REQUESTS_IN_FLIGHT,
 )
 from tidelog.broker.telemetry.sparse_log import SparseLog
+from tidelog.coordinator.cluster.records.client_quotas import QuotaKey
 from tidelog.principal import ANONYMOUS
 from tidelog.protocol.frames import FrameReader, new_scratch
 from tidelog.protocol.message import Response
@@ -69,6 +71,7 @@ class KafkaServer:
         dispatcher: Dispatcher,
         answers: AnswerMemory,
         limits: ConnectionLimits,
+        rates: ConnectionRates,
         connection_lost: Callable[[int], None],
         addresses: Sequence[ReservedAddress],
         tls: Mapping[str, ListenerTls],
@@ -77,6 +80,7 @@ class KafkaServer:
         """`connection_lost` gets the id of each closed connection. `tls`, `sasl`: by listener."""
         settings = services.settings
         self._limits = limits
+        self._rates = rates
         self._displacement: Displacement[ClientSocket | Newcomer] = Displacement(
             lambda: chain(self._newcomers, self._sockets.values())
         )
@@ -218,10 +222,10 @@ class KafkaServer:
         )
         return handshake if self.arrived(handshake, host) else None
 
-    def arrived(self, newcomer: Newcomer, host: str) -> bool:
+    def arrived(self, newcomer: Newcomer, host: str, *, is_new: bool = True) -> bool:
         """Count a connection that has to shake hands or to authenticate; False if a limit forbids
         it."""
-        if self._is_refused(host):
+        if self._is_refused(host, is_new):
             return False
         self._newcomers[newcomer] = host
         self._limits.opened(host)
@@ -291,7 +295,7 @@ class KafkaServer:
         except NoRuleMatches as error:
             self._tell_closed(host, "no_principal", str(error))
             return None
-        if self._is_refused(host):
+        if self._is_refused(host, is_new=socket.established is None and tls is None):
             return None
         self._next_connection_id += 1
         connection = ServedConnection(
@@ -336,9 +340,14 @@ class KafkaServer:
             timer = loop.call_later(lifetime_ms / 1000, connection.expire)
             self._expiries[connection] = timer
 
-    def _is_refused(self, host: str) -> bool:
-        """Whether a limit forbids one more connection from a host. An idle one may give way."""
+    def _is_refused(self, host: str, is_new: bool) -> bool:
+        """Whether a limit forbids one more connection from a host. An idle one may give way.
+
+        `is_new`: it has not arrived before, in another protocol's care.
+        """
         limit = "closing" if self._closing else self._limits.violated(host)
+        if limit is None and is_new and not self._rates.admits(host, self._clock.monotonic()):
+            limit = QuotaKey.CONNECTION_CREATION_RATE
         if limit in OF_ALL and (idle := self._displacement.next(self._clock.monotonic())):
             idle.evict("displaced", f"{limit} is reached, and a new connection takes its place")
             limit = None

@@ -24,6 +24,7 @@ from tidelog.broker.handlers.services import Services
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.server import KafkaServer
 from tidelog.broker.quotas.client_quotas import ClientQuotas
+from tidelog.broker.quotas.connection_rates import ConnectionRates
 from tidelog.broker.settings.listeners import ListenerConfig
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.metrics import BrokerMetrics
@@ -56,6 +57,7 @@ class Loopback:
         self.metrics = metrics
         self.clients: list[Client] = []
         self.quotas: ClientQuotas
+        self.connection_rates: ConnectionRates
         self.tls: ListenerTls
         """Of a server with TLS."""
 
@@ -150,6 +152,7 @@ async def serving(
     answers = AnswerMemory(services.settings.integer("queued.max.answer.bytes"))
     descriptors = descriptors_left(services.settings, descriptors_max)
     limits = ConnectionLimits(lambda: services.settings, descriptors)
+    rates = ConnectionRates(lambda: services.settings)
     dispatcher = dispatcher_of(handlers, metrics)
     address = await ReservedAddress.of(SocketNetwork(), config)
     server = KafkaServer(
@@ -157,6 +160,7 @@ async def serving(
         dispatcher,
         answers,
         limits,
+        rates,
         lambda _: None,
         [address],
         tls,
@@ -164,7 +168,7 @@ async def serving(
     )
     await server.start()
     loopback = Loopback(server, address.address, metrics)
-    loopback.quotas = dispatcher.quotas
+    loopback.quotas, loopback.connection_rates = dispatcher.quotas, rates
     if tls:
         loopback.tls = tls[config.name]
     try:

@@ -1,0 +1,59 @@
+"""How many connections each address may open in a second (KIP-612). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog.broker.fairness.rates import SampledRate
+from tidelog.broker.quotas.client_quotas import client_windows
+from tidelog.broker.quotas.limits import Quotas
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.coordinator.cluster.records.client_quotas import DEFAULT_NAME, QuotaKey, address
+
+
+class ConnectionRates:
+    """The new connections of addresses with a quota, or with the default one."""
+
+    def __init__(self, settings: Callable[[], BrokerSettings]) -> None:
+        """`settings` returns the current settings."""
+        self._settings = settings
+        self._quotas: dict[str, float] = {}
+        """By address; that of the default has no name."""
+        self._rates: dict[str, SampledRate] = {}
+        """The address that was seen last is the last one."""
+
+    def renew(self, quotas: Quotas) -> None:
+        """Other quotas hold from now on. What was opened stays counted."""
+        key = QuotaKey.CONNECTION_CREATION_RATE
+        self._quotas = {
+            address(entity.ip) or DEFAULT_NAME: values[key]
+            for entity, values in quotas.items()
+            if entity.ip is not None and key in values
+        }
+        if not self._quotas:
+            self._rates.clear()
+
+    def admits(self, host: str, now: float) -> bool:
+        """Count a new connection from an address; False if its quota forbids it.
+
+        A refused connection does not count. So a client that tries again and again gets in at the
+        rate of its quota.
+        """
+        if not self._quotas:
+            return True
+        host = address(host) or host
+        quota = self._quotas.get(host, self._quotas.get(DEFAULT_NAME))
+        if quota is None:
+            return True
+        settings = self._settings()
+        rate = self._rates.pop(host, None)
+        if rate is None:
+            rate = SampledRate(client_windows(settings))
+            if len(self._rates) >= settings.integer("quota.clients.max"):
+                del self._rates[next(iter(self._rates))]
+        self._rates[host] = rate
+        rate.record(1.0, now)
+        if not rate.seconds_over(quota, now):
+            return True
+        rate.record(-1.0, now)
+        return False
