@@ -6,6 +6,7 @@ a DataFrame to its other uses too, which then lack rows.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -16,11 +17,15 @@ from pyspark.sql.types import StructType
 from tidelog.spark_source.columns import BatchMaker, check_schema, row_columns
 from tidelog.spark_source.options import ReadOptions
 from tidelog.spark_source.plain_errors import plain_errors
-from tidelog.spark_source.planning import Piece, plan
+from tidelog.spark_source.planning import Piece, described, plan
 from tidelog.spark_source.ranges import Snapshot, available, batch_ranges
 from tidelog.spark_source.row_reader import RowReader
 from tidelog.spark_source.session import Session
 from tidelog.spark_source.snapshots import offsets_since
+
+logger = logging.getLogger("tidelog.spark_source")
+# Else the root logger's level would count, which is WARNING in Spark's planning process.
+logger.setLevel(logging.INFO)
 
 
 class PieceReader:
@@ -81,6 +86,7 @@ class BatchReader(DataSourceReader):
                 wanted, partition.log_start, fail_on_data_loss=options.fail_on_data_loss
             )
             planned.append((there, partition))
+            logger.info("reads %s", described(there, partition))
         return plan(
             planned,
             excluded=self._snapshot.excluded,

@@ -68,6 +68,21 @@ def plan(
     ]
 
 
+def described(wanted: ReadRange, view: PartitionView) -> str:
+    """A range, and how much of its partition it reads: for the log."""
+    read = [
+        stored.segment
+        for stored in view.segments
+        if stored.segment.first_row < wanted.end and stored.segment.last_row >= wanted.start
+    ]
+    tail = max(0, wanted.end - max(wanted.start, view.table_next))
+    return (
+        f"{wanted.limits}: offsets {wanted.start} to {wanted.end} of {view.log_start} to"
+        f" {wanted.limits.end}; {len(read)} of {len(view.segments)} segments,"
+        f" {sum(each.size_bytes for each in read)} bytes; {tail} offsets of the tail"
+    )
+
+
 def stretches(wanted: ReadRange, view: PartitionView) -> Iterator[Stretch]:
     """The parts of a range that hold records: one per segment, and one for the tail."""
     for stored in view.segments:

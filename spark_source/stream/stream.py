@@ -29,10 +29,10 @@ from pyspark.sql.types import StructType
 from tidelog.bucket.views.changes import Changes
 from tidelog.bucket.views.reading import BucketView
 from tidelog.identifiers import TopicPartition
-from tidelog.spark_source.batch import PieceReader
+from tidelog.spark_source.batch import PieceReader, logger
 from tidelog.spark_source.options import ReadOptions
 from tidelog.spark_source.plain_errors import plain_errors
-from tidelog.spark_source.planning import plan
+from tidelog.spark_source.planning import described, plan
 from tidelog.spark_source.ranges import (
     ReadableOffsets,
     available,
@@ -219,6 +219,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partition = view.partition(wanted.limits.partition)
             there = available(wanted, partition.log_start, fail_on_data_loss=is_loss)
             planned.append((there, partition))
+            logger.info("reads %s", described(there, partition))
         pieces = plan(
             planned,
             partitions_min=self._options.partitions_min,

@@ -251,6 +251,16 @@ def test_a_slot_that_is_lost_behind_a_dead_broker_is_named(spark_world: SparkWor
         rows_of(spark_world.source(subscribe=TOPIC, includeTail=True))
 
 
+def test_the_plan_is_in_the_log(spark_world: SparkWorld, caplog: pytest.LogCaptureFixture) -> None:
+    spark_world.tell(history)
+    source = spark_world.source(subscribe=TOPIC, startingOffsets=f'{{"{TOPIC}":{{"0":5}}}}')
+    source.reader(schema_of("value")).partitions()
+    (line,) = caplog.messages
+    assert line.startswith(f"reads {TOPIC}-0: offsets 5 to ")
+    assert "; 1 of 2 segments, " in line
+    assert line.endswith(" offsets of the tail")
+
+
 def test_a_task_reads_on_where_an_object_was_replaced_meanwhile(spark_world: SparkWorld) -> None:
     spark_world.tell(history)
     reader = spark_world.source(subscribe=TOPIC, includeTail=True).reader(schema_of("value"))
