@@ -44,6 +44,11 @@ From the strongest to the weakest:
    the names: TOML cannot hold `max.connections` and `max.connections.per.ip` otherwise.
 4. the defaults below
 
+In a value of any of the first three, `${env:NAME}` stands for a variable of the environment, and
+`${file:PATH:KEY}` for the value of KEY in a file with lines `KEY=value`, as with Kafka's config
+providers `env` and `file`. The broker reads them once, at its start. Only settings of type password
+are hidden from DescribeConfigs.
+
 An unknown name or a forbidden value prevents the start; the message names the setting and its
 source. The store, the addresses and the broker's id are flags of `tidelog server`.
 

@@ -18,6 +18,7 @@ from tidelog.broker.settings.settings import (
     parse_broker_setting,
 )
 from tidelog.errors import InvalidConfiguration
+from tidelog.references import has_reference, resolved
 
 ENVIRONMENT_PREFIX: Final = "TIDELOG_"
 RESERVED_VARIABLES: Final = frozenset(
@@ -47,21 +48,37 @@ def load_settings(
     """The settings of a broker, from these sources in order of precedence:
 
     flags (`name=value`), the environment (default: the process's), a TOML file, the defaults.
+    References in values (`${env:NAME}`, `${file:PATH:KEY}`) are replaced.
     Raises InvalidConfiguration for errors.
     """
     layers: list[dict[str, tuple[object, str]]] = []
     if file is not None:
         layers.append(_from_file(file))
-    layers.append(_from_environment(os.environ if environment is None else environment))
+    if environment is None:
+        environment = os.environ
+    layers.append(_from_environment(environment))
     layers.append(_from_flags(flags))
     values: dict[str, SettingValue] = {}
     origins: dict[str, str] = {}
     for layer in layers:
         for name, (raw, origin) in layer.items():
-            values[name] = parse_broker_setting(name, raw, origin)
+            values[name] = _value(name, raw, origin, environment)
             origins[name] = origin
     check_together(values)
     return BrokerSettings(values, origins=origins)
+
+
+def _value(name: str, raw: object, origin: str, environment: Mapping[str, str]) -> SettingValue:
+    """The value of a setting, with its references replaced. Messages show the references alone."""
+    texts = raw if isinstance(raw, list) else [raw]
+    if not any(isinstance(text, str) and has_reference(text) for text in texts):
+        return parse_broker_setting(name, raw, origin)
+    try:
+        found = [resolved(text, environment) if isinstance(text, str) else text for text in texts]
+    except InvalidConfiguration as error:
+        raise InvalidConfiguration(f"{name} ({origin}): {error}") from None
+    replaced = found if isinstance(raw, list) else found[0]
+    return parse_broker_setting(name, replaced, origin, shown=raw)
 
 
 def _from_flags(flags: Iterable[str]) -> dict[str, tuple[object, str]]:

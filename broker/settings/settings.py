@@ -345,8 +345,11 @@ def parse_stored(texts: Mapping[str, str], table: Mapping[str, Setting]) -> dict
     return values
 
 
-def parse_broker_setting(name: str, raw: object, origin: str) -> SettingValue:
-    """The value of a broker setting. InvalidConfiguration names setting, source and remedy."""
+def parse_broker_setting(name: str, raw: object, origin: str, shown: object = None) -> SettingValue:
+    """The value of a broker setting. InvalidConfiguration names setting, source and remedy.
+
+    `shown`: what messages show in the place of the value.
+    """
     setting = _setting_of(name)
     if setting is None:
         remedy = "it is a setting of topics"
@@ -358,8 +361,11 @@ def parse_broker_setting(name: str, raw: object, origin: str) -> SettingValue:
     try:
         return setting.parse(raw)
     except InvalidValue as error:
-        shown = "[hidden]" if setting.kind is SettingType.PASSWORD else repr(raw)
-        raise InvalidConfiguration(f"{name} = {shown} ({origin}): {error}") from None
+        if setting.kind is SettingType.PASSWORD:
+            told = "[hidden]"
+        else:
+            told = repr(raw if shown is None else shown)
+        raise InvalidConfiguration(f"{name} = {told} ({origin}): {error}") from None
 
 
 def _setting_of(name: str) -> Setting | None:

@@ -12,10 +12,11 @@ import click
 from tidelog.cli.address import Address, shown
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.pool import Client
-from tidelog.client.security import read_properties, security_of
+from tidelog.client.security import security_of
 from tidelog.client.settings import ClientSettings
 from tidelog.clock import SystemClock
 from tidelog.network import SocketNetwork
+from tidelog.references import read_properties
 
 T = TypeVar("T")
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from tidelog.client.bearer_token import (
@@ -40,7 +37,6 @@ _NAMES: Final = frozenset(
         TOKEN_URL,
     }
 )
-_REFERENCE: Final = re.compile(r"\$\{(env|file):([^}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,50 +123,6 @@ def client_context(properties: Mapping[str, str]) -> ssl.SSLContext:
         except OSError as error:
             raise _unusable("ssl.certificate.location", certificate, error) from None
     return context
-
-
-def read_properties(path: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The properties in a file: a name, an equals sign and a value in each line.
-
-    `${env:NAME}` and `${file:PATH:KEY}` stand for a variable, and for a property of another file.
-    Raises InvalidConfiguration.
-    """
-    return {
-        name: _REFERENCE.sub(lambda found: _referred(found[1], found[2], environment), value)
-        for name, value in _lines(path).items()
-    }
-
-
-def _referred(kind: str, rest: str, environment: Mapping[str, str]) -> str:
-    if kind == "env":
-        if rest not in environment:
-            raise InvalidConfiguration(f"${{env:{rest}}}: the environment has no such variable")
-        return environment[rest]
-    path, _, key = rest.rpartition(":")
-    found = _lines(Path(path))
-    if key not in found:
-        raise InvalidConfiguration(f"${{file:{rest}}}: {path} has no property {key}")
-    return found[key]
-
-
-def _lines(path: Path) -> dict[str, str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidConfiguration(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidConfiguration(f"{path}: is not UTF-8 text") from None
-    found = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        stripped = line.strip()
-        if not stripped or stripped[0] in "#!":
-            continue
-        name, equals, value = stripped.partition("=")
-        if not equals:
-            # The line may be a part of a secret.
-            raise InvalidConfiguration(f"{path}: line {number} is not name=value")
-        found[name.strip()] = value.strip()
-    return found
 
 
 def _unusable(setting: str, path: str | None, error: OSError) -> InvalidConfiguration:

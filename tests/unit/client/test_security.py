@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.client.security import read_properties, security_of
+from tidelog.client.security import security_of
 from tidelog.errors import InvalidConfiguration
+from tidelog.references import read_properties
 
 SASL = {
     "security.protocol": "SASL_PLAINTEXT",
