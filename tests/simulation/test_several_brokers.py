@@ -85,6 +85,7 @@ _WORKLOADS = {
     "refused-markers-settle": "transactions",
     "fence-unread": "log",
     "additions-when-appended": "transactions",
+    "serves-before-replay": "transactions",
 }
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from tests.simulation.world.owners import OWNER, Owner
 from tests.simulation.world.patches import Breakage, Patch
+from tidelog.broker.coordinate.internal_log import InternalPartition
 from tidelog.broker.coordinate.marker_delivery import MarkerDelivery
 from tidelog.broker.handlers.transactions import transactions
 from tidelog.broker.ownership.partition_giving import PartitionGiving
@@ -22,7 +23,7 @@ from tidelog.coordinator.transaction.commands import AddPartitions, Release, Ver
 from tidelog.coordinator.transaction.decision import Markers
 from tidelog.identifiers import Epoch, Incarnation, Slot, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.wal.recover import fencing
 from tidelog.wal.recover.fencing import WalEnd
 from tidelog.wal.write.checkpoint import newest_checkpoint
@@ -265,6 +266,20 @@ def _additions_when_appended() -> list[Patch]:
     return [(transactions, "AddPartitions", add), (transactions, "VerifyPartitions", verify)]
 
 
+def _serves_before_replay() -> list[Patch]:
+    """A coordinator serves before it has replayed the last object of its log."""
+    right = InternalPartition.read
+
+    async def read(self: InternalPartition, offset: int) -> AsyncIterator[tuple[str, Buffer]]:
+        held: tuple[str, Buffer] | None = None
+        async for each in right(self, offset):
+            if held is not None:
+                yield held
+            held = each
+
+    return [(InternalPartition, "read", read)]
+
+
 def _moved(records: Sequence[Record]) -> list[TopicPartition]:
     return [
         TopicPartition(record.topic_id, record.partition)
@@ -291,4 +306,5 @@ CLUSTER_VARIANTS: dict[str, Breakage] = {
     "drained-gets-partitions": _drained_gets_partitions,
     "reassign-before-seal": _reassign_before_seal,
     "additions-when-appended": _additions_when_appended,
+    "serves-before-replay": _serves_before_replay,
 }
