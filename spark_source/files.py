@@ -86,6 +86,7 @@ def s3a_options(store: str, **options: str) -> dict[str, str]:
         "access.key": address.access_key_id,
         "secret.key": address.secret_access_key,
         "session.token": address.session_token,
+        **({} if address.encryption is None else address.encryption.hadoop_options()),
     }
     return {
         f"fs.s3a.bucket.{address.bucket}.{name}": value for name, value in found.items() if value

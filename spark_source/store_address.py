@@ -8,10 +8,12 @@ from urllib.parse import urlencode
 
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.option_names import lowered
+from tidelog.storage.stores.s3.encryption import ENCRYPTION_OPTIONS
 
 STORE_OPTIONS: Final = (
     *("endpoint", "region", "profile", "path_style", "sign_payload", "connect_timeout_ms"),
     *("request_timeout_ms", "access_key_id", "secret_access_key", "session_token"),
+    *ENCRYPTION_OPTIONS,
 )
 """The options after `store.`, for buckets at s3://. Without credentials, AWS's usual chain applies:
 environment, profiles, web identity, containers, instance roles.

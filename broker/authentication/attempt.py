@@ -69,7 +69,7 @@ class SaslTerms(NamedTuple):
         return min(limits, default=0)
 
 
-class Attempt:
+class LoginAttempt:
     """One authentication by one mechanism, of an enabled one."""
 
     def __init__(self, terms: SaslTerms, mechanism: str, before: Established | None = None) -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidelog.broker.authentication.attempt import ILLEGAL_STATE, Attempt, Established, SaslTerms
+from tidelog.broker.authentication.attempt import (
+    ILLEGAL_STATE,
+    Established,
+    LoginAttempt,
+    SaslTerms,
+)
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.security.sasl import (
     SaslAuthenticateResponse,
@@ -12,7 +17,7 @@ from tidelog.protocol.schemas.security.sasl import (
 )
 
 
-class Session:
+class LoginSession:
     """One connection's authentication."""
 
     def __init__(
@@ -28,13 +33,13 @@ class Session:
         self._established = established
         self._renewed = renewed
         self._failed = failed
-        self._attempt: Attempt | None = None
+        self._attempt: LoginAttempt | None = None
 
     def handshake(self, mechanism: str) -> SaslHandshakeResponse:
         """Begin a re-authentication."""
         answer = self._terms.handshake(mechanism)
         if answer.error_code == ErrorCode.NONE:
-            self._attempt = Attempt(self._terms, mechanism, self._established)
+            self._attempt = LoginAttempt(self._terms, mechanism, self._established)
         else:
             self._failed()
         return answer
@@ -57,9 +62,9 @@ class Sessions:
     """The sessions of a broker's connections, by the connections' ids."""
 
     def __init__(self) -> None:
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, LoginSession] = {}
 
-    def begin(self, connection_id: int, session: Session) -> None:
+    def begin(self, connection_id: int, session: LoginSession) -> None:
         """A connection has authenticated."""
         self._sessions[connection_id] = session
 
@@ -67,7 +72,7 @@ class Sessions:
         """A connection has ended; one without a session is no error."""
         self._sessions.pop(connection_id, None)
 
-    def of(self, connection_id: int) -> Session | None:
+    def of(self, connection_id: int) -> LoginSession | None:
         """A connection's session; None at listeners without SASL."""
         return self._sessions.get(connection_id)
 

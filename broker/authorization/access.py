@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tidelog.acl_codes import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
 from tidelog.broker.authorization.authorizer import Authorizer
-from tidelog.broker.authorization.decisions import Decision
+from tidelog.broker.authorization.decisions import AccessDecision
 from tidelog.principal import Principal
 from tidelog.protocol.error_codes import ErrorCode
 
@@ -81,7 +81,7 @@ class Notes(Protocol):
         operation: AclOperation,
         resource_type: ResourceType,
         name: str | None,
-        decision: Decision,
+        decision: AccessDecision,
     ) -> None:
         """Note who asked for what, and the decision."""
         ...
@@ -148,13 +148,13 @@ class Access:
             if self._decision(Want(operation, resource_type, name)).is_allowed
         )
 
-    def _decision(self, want: Want) -> Decision:
+    def _decision(self, want: Want) -> AccessDecision:
         operation, resource_type, name, _ = want
         return self._authorizer.decision(
             self._principal, self._host, operation, resource_type, name
         )
 
-    def _note(self, want: Want, decision: Decision) -> None:
+    def _note(self, want: Want, decision: AccessDecision) -> None:
         self._notes.note(
             self._principal,
             self._host,

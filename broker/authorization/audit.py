@@ -11,7 +11,7 @@ import logging
 from typing import Final
 
 from tidelog.acl_codes import AclOperation, ResourceType, name_of
-from tidelog.broker.authorization.decisions import Decision
+from tidelog.broker.authorization.decisions import AccessDecision
 from tidelog.clock import Clock
 from tidelog.principal import Principal
 
@@ -41,7 +41,7 @@ class AuditLog:
         operation: AclOperation,
         resource_type: ResourceType,
         name: str | None,
-        decision: Decision,
+        decision: AccessDecision,
     ) -> None:
         """Write a line about a decision, if this second has room for it."""
         if not self._has_room():

@@ -8,8 +8,8 @@ from typing import Final
 from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.decisions import (
     BY_SUPER_USER,
+    AccessDecision,
     Asker,
-    Decision,
     decide,
     decide_for_any,
 )
@@ -39,7 +39,7 @@ class Authorizer:
         self._decisions_max = decisions_max
         self._rules = table()
         self._decisions: dict[
-            tuple[Principal, str, AclOperation, ResourceType, str | None], Decision
+            tuple[Principal, str, AclOperation, ResourceType, str | None], AccessDecision
         ] = {}
 
     def decision(
@@ -49,7 +49,7 @@ class Authorizer:
         operation: AclOperation,
         resource_type: ResourceType,
         name: str | None,
-    ) -> Decision:
+    ) -> AccessDecision:
         """Whether the principal may do it from this host. No name: with any resource of the
         type."""
         rules = self._table()
@@ -74,7 +74,7 @@ class Authorizer:
         operation: AclOperation,
         resource_type: ResourceType,
         name: str | None,
-    ) -> Decision:
+    ) -> AccessDecision:
         if not self._super_users.isdisjoint(asker.names):
             return BY_SUPER_USER
         otherwise = self._allow_without_rules

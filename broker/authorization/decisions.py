@@ -46,7 +46,7 @@ class Ground(Enum):
     NO_RULE_OF_RESOURCE = "no rule is about the resource"
 
 
-class Decision(NamedTuple):
+class AccessDecision(NamedTuple):
     """Whether an operation is allowed, and why."""
 
     is_allowed: bool
@@ -67,7 +67,7 @@ class Asker(NamedTuple):
         return (str(self.principal), *groups, ANY_USER)
 
 
-BY_SUPER_USER: Final = Decision(True, Ground.SUPER_USER)
+BY_SUPER_USER: Final = AccessDecision(True, Ground.SUPER_USER)
 
 
 def decide(
@@ -78,7 +78,7 @@ def decide(
     name: str,
     *,
     if_no_rule: bool,
-) -> Decision:
+) -> AccessDecision:
     """Whether the asker may do it. `if_no_rule`: the answer if no rule is about the resource."""
     allowing: AclRule | None = None
     is_known = False
@@ -88,14 +88,14 @@ def decide(
         for rule in _of(rules, names, asker.host):
             if rule.permission is PermissionType.DENY:
                 if rule.operation in (AclOperation.ALL, operation):
-                    return Decision(False, Ground.RULE, rule)
+                    return AccessDecision(False, Ground.RULE, rule)
             elif allowing is None and _permits(rule, operation):
                 allowing = rule
     if allowing is not None:
-        return Decision(True, Ground.RULE, allowing)
+        return AccessDecision(True, Ground.RULE, allowing)
     if is_known:
-        return Decision(False, Ground.NO_RULE)
-    return Decision(if_no_rule, Ground.NO_RULE_OF_RESOURCE)
+        return AccessDecision(False, Ground.NO_RULE)
+    return AccessDecision(if_no_rule, Ground.NO_RULE_OF_RESOURCE)
 
 
 def decide_for_any(
@@ -105,7 +105,7 @@ def decide_for_any(
     resource_type: ResourceType,
     *,
     if_no_rule: bool,
-) -> Decision:
+) -> AccessDecision:
     """Whether the asker may do it with any resource of the type, existing or not.
 
     Implied operations do not count here, as in Kafka.
@@ -126,14 +126,14 @@ def decide_for_any(
                 allowing[resource] = rule
                 continue
             if resource.pattern is PatternType.LITERAL and resource.name == WILDCARD:
-                return Decision(False, Ground.RULE, rule)
+                return AccessDecision(False, Ground.RULE, rule)
             denied.add(resource)
     for resource, rule in allowing.items():
         if resource.pattern is PatternType.LITERAL and resource.name == WILDCARD:
-            return Decision(True, Ground.RULE, rule)
+            return AccessDecision(True, Ground.RULE, rule)
         if resource not in denied and denied.isdisjoint(_prefixes(resource_type, resource.name)):
-            return Decision(True, Ground.RULE, rule)
-    return Decision(False, Ground.NO_RULE)
+            return AccessDecision(True, Ground.RULE, rule)
+    return AccessDecision(False, Ground.NO_RULE)
 
 
 def _about(table: AclTable, resource_type: ResourceType, name: str) -> Iterator[RulesByPrincipal]:

@@ -47,7 +47,7 @@ from typing import NamedTuple, NoReturn, Protocol
 from tidelog.broker.collect.anchors import AnchorReader
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter, DueObject
 from tidelog.broker.collect.mark_file import MarkFile
-from tidelog.broker.collect.shares import Piece, dead_wals, is_responsible, patience
+from tidelog.broker.collect.shares import SharedWork, dead_wals, is_responsible, patience
 from tidelog.broker.collect.staged_batches import Listing, StagedBatches
 from tidelog.broker.collect.survey_file import SURVEY_KEY, SurveyFile
 from tidelog.broker.collect.wal_inventory import LISTED_ONE_BY_ONE_MAX, WalInventory, WalRuns
@@ -146,7 +146,7 @@ class _Share(NamedTuple):
     @classmethod
     def of(cls, state: ClusterState, me: Incarnation) -> _Share:
         return cls(
-            is_responsible(state, me, Piece.FOLDERS),
+            is_responsible(state, me, SharedWork.FOLDERS),
             frozenset(dead_wals(state, me)),
             len(state.live_epochs) > 1,
             patience(state, me),

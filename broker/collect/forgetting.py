@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Final, NoReturn, TypeVar
 
 from tidelog.broker.collect.marks import Marks
-from tidelog.broker.collect.shares import Piece, is_responsible
+from tidelog.broker.collect.shares import SharedWork, is_responsible
 from tidelog.broker.collect.table_collector import FIRST_SHARE
 from tidelog.bucket.reachability import needed_incarnations
 from tidelog.clock import Clock
@@ -89,7 +89,7 @@ class Forgetting:
     async def look(self) -> None:
         """One pass. Raises StoreError, and whatever `MetadataLog.append` raises."""
         state = self._log.state
-        if not is_responsible(state, self._incarnation, Piece.FORGETTING):
+        if not is_responsible(state, self._incarnation, SharedWork.FORGETTING):
             return
         topics = await _those(state.deleted, self._is_gone)
         needed = needed_incarnations(state) if state.retired else frozenset()

@@ -30,7 +30,7 @@ PATIENCE_MAX: Final = 3
 """Passes for which the last in rank wait for a survey of another broker."""
 
 
-class Piece(StrEnum):
+class SharedWork(StrEnum):
     """Work that one broker does for all."""
 
     FOLDERS = "folders"
@@ -59,7 +59,7 @@ def dead_wals(state: ClusterState, me: Incarnation) -> Iterator[Incarnation]:
 
 def patience(state: ClusterState, me: Incarnation) -> int:
     """For how many passes this incarnation waits for another broker's survey."""
-    return min(rank(state, me.broker_id, Piece.FOLDERS), PATIENCE_MAX)
+    return min(rank(state, me.broker_id, SharedWork.FOLDERS), PATIENCE_MAX)
 
 
 def _is_live(state: ClusterState, me: Incarnation) -> bool:

@@ -19,7 +19,7 @@ from typing import NoReturn
 from tidelog.broker.collect.collector import Cluster
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter, DueObject
 from tidelog.broker.collect.mark_file import MarkFile
-from tidelog.broker.collect.shares import Piece, is_responsible
+from tidelog.broker.collect.shares import SharedWork, is_responsible
 from tidelog.bucket.object_keys import SegmentObject, TableObject, parse_key
 from tidelog.bucket.reachability import StoredSegment, loose_segments
 from tidelog.clock import Clock
@@ -93,7 +93,7 @@ class TableCollector:
         while True:
             await self._clock.sleep(share * self._interval_seconds)
             share = min(1.0, 2 * share)
-            if not is_responsible(self._cluster.state, self._incarnation, Piece.TABLES):
+            if not is_responsible(self._cluster.state, self._incarnation, SharedWork.TABLES):
                 continue
             try:
                 await self.collect()

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
-from tidelog.broker.authentication.attempt import Attempt, Established, SaslTerms
+from tidelog.broker.authentication.attempt import Established, LoginAttempt, SaslTerms
 from tidelog.broker.fairness.displacement import Idleness
 from tidelog.broker.handlers.cluster.versions import answer_api_versions, refuse_api_versions
 from tidelog.broker.network.newcomers import Reception
@@ -88,7 +88,7 @@ class SaslSocket(asyncio.BufferedProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._waiting: deque[memoryview] = deque()
         self._work: asyncio.Task[None] | None = None
-        self._attempt: Attempt | None = None
+        self._attempt: LoginAttempt | None = None
         self._raw = False
         """Whether frames hold the mechanism's messages alone, after SaslHandshake version 0."""
 
@@ -212,7 +212,7 @@ class SaslSocket(asyncio.BufferedProtocol):
         send(answer, version)
         if answer.error_code != ErrorCode.NONE:
             raise _Ended(FAILED, f"mechanism {message.mechanism[:64]!r} is not enabled")
-        self._attempt = Attempt(self._terms, message.mechanism)
+        self._attempt = LoginAttempt(self._terms, message.mechanism)
         self._raw = version < _SASL_HEADERS_FROM
 
     async def _step(self, token: bytes, send: Callable[[Response], None]) -> Established | None:

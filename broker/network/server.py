@@ -17,7 +17,7 @@ from typing import Final
 
 from tidelog.broker.authentication.attempt import Established, SaslTerms
 from tidelog.broker.authentication.principal_rules import NoRuleMatches
-from tidelog.broker.authentication.sessions import Session
+from tidelog.broker.authentication.sessions import LoginSession
 from tidelog.broker.authentication.tls import ListenerTls
 from tidelog.broker.dispatch.dispatcher import Dispatcher, ReadyAnswer
 from tidelog.broker.fairness.answer_memory import AnswerMemory
@@ -328,7 +328,7 @@ class KafkaServer:
             connection.expire()
             asyncio.get_running_loop().call_soon(socket.drain)
 
-        session = Session(self._sasl[socket.listener], established, renewed, failed)
+        session = LoginSession(self._sasl[socket.listener], established, renewed, failed)
         self._services.sessions.begin(connection.client.connection_id, session)
         self._expire_in(connection, established.lifetime_ms)
 

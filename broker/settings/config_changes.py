@@ -26,7 +26,7 @@ from tidelog.identifiers import BrokerId
 from tidelog.protocol.error_codes import ErrorCode
 
 
-class ResourceType(IntEnum):
+class ConfigResourceType(IntEnum):
     """The types of resources with settings, by Kafka's numbers."""
 
     TOPIC = 2
@@ -61,7 +61,7 @@ _TABLES: Mapping[ConfigScope, Mapping[str, Setting]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ConfiguredResource:
     """A topic, a broker or a group in the metadata log."""
 
     scope: ConfigScope
@@ -90,34 +90,34 @@ class Change:
 
 def find_resource(
     state: ClusterState, resource_type: int, name: str, broker_id: BrokerId
-) -> Resource:
+) -> ConfiguredResource:
     """The resource that a request names; ConfigRefused.
 
     A broker answers only for itself, and for the defaults of all brokers, whose name is empty.
     """
-    if resource_type == ResourceType.TOPIC:
+    if resource_type == ConfigResourceType.TOPIC:
         if fault := topic_name_fault(name):
             raise ConfigRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         topic = state.topic_named(name)
         if topic is None:
             raise ConfigRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-        return Resource(ConfigScope.TOPIC, str(topic.topic_id))
-    if resource_type == ResourceType.BROKER:
+        return ConfiguredResource(ConfigScope.TOPIC, str(topic.topic_id))
+    if resource_type == ConfigResourceType.BROKER:
         if name == "":
-            return Resource(ConfigScope.CLUSTER, "")
+            return ConfiguredResource(ConfigScope.CLUSTER, "")
         if name != str(broker_id):
             raise ConfigRefused(
                 ErrorCode.INVALID_REQUEST, f"this is broker {broker_id}, not {name[:20]!r}"
             )
-        return Resource(ConfigScope.BROKER, name)
-    if resource_type == ResourceType.GROUP:
+        return ConfiguredResource(ConfigScope.BROKER, name)
+    if resource_type == ConfigResourceType.GROUP:
         if name == "":
             raise ConfigRefused(
                 ErrorCode.INVALID_REQUEST,
                 "Group name must not be empty: the defaults of all groups are the brokers'"
                 " group.consumer settings",
             )
-        return Resource(ConfigScope.GROUP, name)
+        return ConfiguredResource(ConfigScope.GROUP, name)
     raise ConfigRefused(
         ErrorCode.INVALID_REQUEST,
         f"resources of type {resource_type} have no settings; topics (2), brokers (4) and groups"
@@ -127,7 +127,7 @@ def find_resource(
 
 def replaced(
     state: ClusterState,
-    resource: Resource,
+    resource: ConfiguredResource,
     configs: Sequence[tuple[str, str | None]],
     settings: BrokerSettings,
 ) -> ConfigsChanged:
@@ -144,7 +144,7 @@ def replaced(
 
 def incremented(
     state: ClusterState,
-    resource: Resource,
+    resource: ConfiguredResource,
     changes: Sequence[Change],
     settings: BrokerSettings,
 ) -> ConfigsChanged:
@@ -168,7 +168,10 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _applied(
-    resource: Resource, overrides: Mapping[str, str], change: Change, settings: BrokerSettings
+    resource: ConfiguredResource,
+    overrides: Mapping[str, str],
+    change: Change,
+    settings: BrokerSettings,
 ) -> str | None:
     """The setting's new value; None: it returns to its default."""
     setting = resource.table.get(change.name)
@@ -209,7 +212,7 @@ def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def _inherited(resource: Resource, name: str, settings: BrokerSettings) -> str:
+def _inherited(resource: ConfiguredResource, name: str, settings: BrokerSettings) -> str:
     """The inherited value of a list setting; groups have no list settings."""
     entry = (
         effective_topic_config({}, settings).entry(name)
@@ -220,7 +223,7 @@ def _inherited(resource: Resource, name: str, settings: BrokerSettings) -> str:
 
 
 def _check(
-    resource: Resource,
+    resource: ConfiguredResource,
     overrides: Mapping[str, str],
     changed: Sequence[str],
     settings: BrokerSettings,
@@ -237,6 +240,6 @@ def _check(
         raise ConfigRefused(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
-def topic_id_of(resource: Resource) -> UUID:
+def topic_id_of(resource: ConfiguredResource) -> UUID:
     """The id of a topic resource."""
     return UUID(resource.name)

@@ -58,7 +58,7 @@ IDLE_POLL_SECONDS: Final = 1.0
 """An idle query requests the latest offsets many times a second; the store gets one request."""
 
 
-class Watcher:
+class TopicWatcher:
     """Looks at the chosen partitions as rarely as possible.
 
     A look reads the additions since the last one, and costs several requests even if there are
@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options.for_stream()
         self._pieces = PieceReader(self._options, schema)
         # Opened at first use: the readers in tasks never look.
-        self._watcher: Watcher | None = None
+        self._watcher: TopicWatcher | None = None
         self._initial: Checkpoint | None = None
         self._is_first_batch = False
         self._target: Mapping[TopicPartition, int] | None = None
@@ -236,10 +236,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._watcher.session.close()
             self._watcher = self._publisher = None
 
-    def _watched(self) -> Watcher:
+    def _watched(self) -> TopicWatcher:
         if self._watcher is None:
             options = self._options
-            self._watcher = Watcher(options)
+            self._watcher = TopicWatcher(options)
             if options.publish_group is not None:
                 # The publisher imports Kafka's protocol, which a read does not need.
                 from tidelog.spark_source.stream.publishing import Publisher

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from tests.unit.storage.contract import MakeStore, ObjectStoreContract
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.localstack.s3_servers import (
-    MINIO_PROGRAM_VARIABLE,
     S3Server,
     start_minio,
     start_seaweedfs,
@@ -35,7 +33,6 @@ from tidelog.storage.stores.s3.s3_address import parse_s3_url
 
 pytestmark = pytest.mark.integration
 
-CACHE = Path(__file__).parents[2] / ".cache"
 RACERS = 16
 _numbers = itertools.count()
 
@@ -43,20 +40,6 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with start_seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def minio_cache(require_tool: Callable[[str], str]) -> Path:
-    """Where MinIO is, or is built by Go."""
-    if MINIO_PROGRAM_VARIABLE not in os.environ and not list(CACHE.glob("minio-*/minio")):
-        require_tool("go")
-    return CACHE
-
-
-@pytest.fixture(scope="session")
-def minio(tmp_path_factory: pytest.TempPathFactory, minio_cache: Path) -> Iterator[S3Server]:
-    with start_minio(tmp_path_factory.mktemp("minio"), minio_cache) as server:
         yield server
 
 

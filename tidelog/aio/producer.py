@@ -17,7 +17,7 @@ from typing import Any, Final
 import confluent_kafka
 
 from tidelog.aio.calls import BlockingCalls
-from tidelog.aio.transactions import Transaction, TransactionCalls
+from tidelog.aio.transactions import ThreadedCalls, Transaction
 from tidelog.errors import Refused
 from tidelog.sdk.connecting import CLOCK
 from tidelog.sdk.errors import DeliveryError
@@ -121,7 +121,7 @@ class Producer:
         self._sender = _LoopSender(bootstrap, key_serializer, value_serializer, settings)
         self._client = self._sender.client
         self._calls = BlockingCalls("tidelog-producer")
-        self._transactions: TransactionCalls | None = None
+        self._transactions: ThreadedCalls | None = None
         self._unpolled = 0
         self._next_poll: asyncio.TimerHandle | None = None
         self._polled: asyncio.Future[None] | None = None
@@ -239,10 +239,10 @@ class Producer:
         """Return when no message is on its way."""
         await self._poll_until(lambda: len(self._client) == 0, None)
 
-    def _transaction_calls(self) -> TransactionCalls:
+    def _transaction_calls(self) -> ThreadedCalls:
         ends = self._sender.transaction_ends()
         if self._transactions is None:
-            self._transactions = TransactionCalls(ends, self._calls, self._sender.forget_failures)
+            self._transactions = ThreadedCalls(ends, self._calls, self._sender.forget_failures)
         return self._transactions
 
     async def _wait_for_room(self, message: Produced) -> None:

@@ -18,7 +18,7 @@ from tidelog.sdk.errors import KafkaRequestError
 from tidelog.sdk.transactions import TransactionEnds, tell_of_failed_abort
 
 
-class TransactionCalls:
+class ThreadedCalls:
     """Begins and ends one producer's transactions in the thread of its blocking calls."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Transaction:
 
     def __init__(
         self,
-        calls: TransactionCalls,
+        calls: ThreadedCalls,
         commit_timeout: float | None,
         delivered: Callable[[], Awaitable[None]],
     ) -> None:

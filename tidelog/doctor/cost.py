@@ -33,7 +33,7 @@ def cost_finding(urls: Sequence[str], now_ms: int, token: str | None) -> Finding
                 "cost",
                 f"{url}/metrics: {error}",
                 "give the address that `tidelog server` names as http= in its ready line, and the"
-                " token in TIDELOG_HTTP_BEARER_TOKEN if the broker asks for one",
+                " token in TIDELOG_HTTP_BEARER_TOKEN if a proxy asks for one",
             )
     parts = [
         f"{name} {rates[name]:.3g}/s ${dollars_a_month(rates[name], name):.2f}"

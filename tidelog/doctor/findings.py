@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Verdict(StrEnum):
+class Grade(StrEnum):
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"
@@ -17,18 +17,18 @@ class Finding:
     """The result of one check. `remedy` is empty if there is nothing to do, or `found` names it."""
 
     check: str
-    verdict: Verdict
+    verdict: Grade
     found: str
     remedy: str = ""
 
 
 def ok(check: str, found: str) -> Finding:
-    return Finding(check, Verdict.OK, found)
+    return Finding(check, Grade.OK, found)
 
 
 def warning(check: str, found: str, remedy: str = "") -> Finding:
-    return Finding(check, Verdict.WARNING, found, remedy)
+    return Finding(check, Grade.WARNING, found, remedy)
 
 
 def failed(check: str, found: str, remedy: str = "") -> Finding:
-    return Finding(check, Verdict.FAILED, found, remedy)
+    return Finding(check, Grade.FAILED, found, remedy)

@@ -17,7 +17,7 @@ import numpy as np
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.prefix import DATA_FOLDERS, PROBE_FOLDER
 from tidelog.coordinator.cluster.records.credentials import CREDENTIALS_PREFIX
-from tidelog.doctor.findings import Finding, Verdict, failed, ok, warning
+from tidelog.doctor.findings import Finding, Grade, failed, ok, warning
 from tidelog.entropy import Entropy
 from tidelog.storage.object_store import (
     AccessDenied,
@@ -46,7 +46,7 @@ _REACH_REMEDY: Final = "check the address, the network, and whether the store ru
 async def store_findings(store: ObjectStore, clock: Clock, entropy: Entropy) -> list[Finding]:
     """All checks of a store; only the first one if the store does not answer."""
     reached = await _reached(store)
-    if reached.verdict is Verdict.FAILED:
+    if reached.verdict is Grade.FAILED:
         return [reached]
     findings = [reached, await _rights(store, entropy), await _promises(store, entropy)]
     try:

@@ -66,7 +66,7 @@ class Selection(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedRows:
     """A checked selection."""
 
     columns: list[str]
@@ -136,7 +136,7 @@ class _RowsDeleted(Exception):
     """Rows of the snapshot were deleted before they were read."""
 
 
-async def read(bucket: Bucket, topic: str, wanted: Wanted) -> pa.Table:
+async def read(bucket: Bucket, topic: str, wanted: WantedRows) -> pa.Table:
     """The rows by partition and offset. Raises as `Table.to_arrow` does."""
     looks = Looks(topic, VIEW_ATTEMPTS_MAX)
     while True:
@@ -146,7 +146,7 @@ async def read(bucket: Bucket, topic: str, wanted: Wanted) -> pa.Table:
             looks.changed()
 
 
-async def _snapshot(bucket: Bucket, topic: str, wanted: Wanted) -> pa.Table:
+async def _snapshot(bucket: Bucket, topic: str, wanted: WantedRows) -> pa.Table:
     chosen = await bucket.partitions_of([topic])
     wanted.rows.check_partitions(topic, len(chosen))
     view = await bucket.view_partitions(
@@ -164,7 +164,7 @@ async def _snapshot(bucket: Bucket, topic: str, wanted: Wanted) -> pa.Table:
 
 
 async def _rows(
-    bucket: Bucket, view: PartitionView, wanted: Wanted
+    bucket: Bucket, view: PartitionView, wanted: WantedRows
 ) -> AsyncIterator[pa.RecordBatch]:
     """A partition's rows up to the last stable offset of its first view.
 
@@ -221,7 +221,7 @@ def _with_partition(rows: pa.RecordBatch, number: int, columns: Sequence[str]) -
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def checked(selection: Selection) -> Wanted:
+def checked(selection: Selection) -> WantedRows:
     """The selection. Raises InvalidConfiguration."""
     unknown = sorted(selection.keys() - Selection.__annotations__.keys())
     if unknown:
@@ -235,4 +235,4 @@ def checked(selection: Selection) -> Wanted:
                 f"columns: there is no {name!r}; there are {', '.join(TABLE_SCHEMA.names)}"
             )
     chosen: dict[str, Any] = {name: value for name, value in selection.items() if name != "columns"}
-    return Wanted(columns, selected(**chosen))
+    return WantedRows(columns, selected(**chosen))

@@ -21,7 +21,7 @@ from tidelog.broker.dispatch.permissions.declarations import (
     Permission,
     Shown,
 )
-from tidelog.broker.settings.config_changes import ResourceType as Settings
+from tidelog.broker.settings.config_changes import ConfigResourceType as Settings
 from tidelog.protocol.api import ApiKey, OwnApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.own.features import NO_LEVEL

@@ -12,8 +12,8 @@ from tidelog.broker.handlers.services import ClusterServices
 from tidelog.broker.settings.config_changes import (
     Change,
     ConfigRefused,
-    Resource,
-    ResourceType,
+    ConfigResourceType,
+    ConfiguredResource,
     find_resource,
     incremented,
     replaced,
@@ -98,7 +98,7 @@ def _describe(
 
 
 def _entries(
-    broker: ClusterServices, resource: Resource, keys: Sequence[str] | None
+    broker: ClusterServices, resource: ConfiguredResource, keys: Sequence[str] | None
 ) -> Iterable[ConfigEntry]:
     """The settings of these names, or all without names; unknown names are ignored."""
     wanted = set(keys or ())
@@ -155,10 +155,10 @@ async def list_config_resources(
 
     Kafka also lists loggers and client metrics subscriptions; Tidelog has none.
     """
-    types: Sequence[int] = (ResourceType.CLIENT_METRICS,)
+    types: Sequence[int] = (ConfigResourceType.CLIENT_METRICS,)
     if context.api_version >= RESOURCE_TYPES_FROM:
-        types = list(dict.fromkeys(request.resource_types)) or list(ResourceType)
-    if not set(types) <= set(ResourceType):
+        types = list(dict.fromkeys(request.resource_types)) or list(ConfigResourceType)
+    if not set(types) <= set(ConfigResourceType):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     names = [(name, each) for each in types for name in _names(broker.metadata.state, each)]
     return ListConfigResourcesResponse(
@@ -170,11 +170,11 @@ async def list_config_resources(
 
 def _names(state: ClusterState, resource_type: int) -> list[str]:
     match resource_type:
-        case ResourceType.TOPIC:
+        case ConfigResourceType.TOPIC:
             return sorted(topic.name for topic in state.topics.values())
-        case ResourceType.BROKER:
+        case ConfigResourceType.BROKER:
             return [str(info.broker_id) for info in state.live_brokers()]
-        case ResourceType.GROUP:
+        case ConfigResourceType.GROUP:
             return sorted(name for scope, name in state.overrides if scope is ConfigScope.GROUP)
         case _:
             return []
@@ -186,7 +186,7 @@ async def alter_configs(
     """Replace each resource's settings by the named ones."""
 
     def change(
-        state: ClusterState, resource: Resource, asked: AlterConfigsResource
+        state: ClusterState, resource: ConfiguredResource, asked: AlterConfigsResource
     ) -> ConfigsChanged:
         configs = [(config.name, config.value) for config in asked.configs]
         return replaced(state, resource, configs, broker.settings)
@@ -204,7 +204,7 @@ async def incremental_alter_configs(
     """Change single settings of each resource."""
 
     def change(
-        state: ClusterState, resource: Resource, asked: IncrementalAlterConfigsResource
+        state: ClusterState, resource: ConfiguredResource, asked: IncrementalAlterConfigsResource
     ) -> ConfigsChanged:
         changes = [
             Change(config.name, config.config_operation, config.value) for config in asked.configs
@@ -229,7 +229,7 @@ _DONE: Outcome = (ErrorCode.NONE, None)
 async def _alter(
     broker: ClusterServices,
     resources: Sequence[R],
-    change: Callable[[ClusterState, Resource, R], ConfigsChanged],
+    change: Callable[[ClusterState, ConfiguredResource, R], ConfigsChanged],
     validate_only: bool,
     answer: Callable[..., A],
 ) -> list[A]:
@@ -263,7 +263,7 @@ class _Altering:
     async def alter(
         self,
         resources: Sequence[R],
-        change: Callable[[ClusterState, Resource, R], ConfigsChanged],
+        change: Callable[[ClusterState, ConfiguredResource, R], ConfigsChanged],
         validate_only: bool,
     ) -> list[Outcome]:
         """Change the resources of a part, in one entry."""
@@ -289,7 +289,7 @@ class _Altering:
         self,
         state: ClusterState,
         resources: Sequence[R],
-        change: Callable[[ClusterState, Resource, R], ConfigsChanged],
+        change: Callable[[ClusterState, ConfiguredResource, R], ConfigsChanged],
     ) -> tuple[list[Outcome], list[Record]]:
         outcomes: list[Outcome] = []
         records: list[Record] = []

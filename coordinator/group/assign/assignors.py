@@ -21,7 +21,7 @@ UNIFORM: Final = "uniform"
 RANGE: Final = "range"
 
 
-class Consumer(NamedTuple):
+class GroupConsumer(NamedTuple):
     """A member for an assignor: its instance id, and its subscribed topics that exist."""
 
     instance_id: str | None
@@ -36,7 +36,7 @@ class AssignmentTask:
     assignments.
     """
 
-    members: Mapping[str, Consumer]
+    members: Mapping[str, GroupConsumer]
     partition_counts: Mapping[TopicId, int]
     previous: Mapping[str, Assignment]
 
@@ -72,7 +72,7 @@ def assign_ranges(task: AssignmentTask) -> Mapping[str, Assignment]:
     return found
 
 
-def _range_order(member_id: str, member: Consumer) -> tuple[bool, str]:
+def _range_order(member_id: str, member: GroupConsumer) -> tuple[bool, str]:
     return member.instance_id is None, member.instance_id or member_id
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from tidelog.coordinator.group.assign.assignors import ASSIGNORS, AssignmentTask, Consumer
+from tidelog.coordinator.group.assign.assignors import ASSIGNORS, AssignmentTask, GroupConsumer
 from tidelog.coordinator.group.consumer_commands import ClusterTopics, KnownTopic
 from tidelog.coordinator.group.records.consumer_records import Assignment, ConsumerSubscription
 
@@ -99,7 +99,7 @@ def make_target(task: TargetTask) -> Target:
     sets = {key: frozenset([topic.topic_id for topic in each]) for key, each in lists.items()}
     assigned = AssignmentTask(
         {
-            member_id: Consumer(said.instance_id, sets[id(subscribed[member_id])])
+            member_id: GroupConsumer(said.instance_id, sets[id(subscribed[member_id])])
             for member_id, said in task.members.items()
         },
         {topic_id: topic.partition_count for topic_id, topic in topics.items()},

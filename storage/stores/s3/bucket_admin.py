@@ -221,10 +221,13 @@ def _versioning(client: Any, bucket: str) -> str | None:
 def _missing_permissions(client: Any, address: S3Address) -> list[str]:
     prefix = f"{address.prefix}/" if address.prefix else ""
     where = {"Bucket": address.bucket, "Key": f"{prefix}probe/permissions"}
+    sse = address.encryption
+    putting = {} if sse is None else sse.put_arguments()
+    getting = {} if sse is None else sse.get_arguments()
     requests: list[tuple[str, Callable[[], Any]]] = [
         ("s3:ListBucket", lambda: client.list_objects_v2(Bucket=address.bucket, MaxKeys=1)),
-        ("s3:PutObject", lambda: client.put_object(**where, Body=b"tidelog probe")),
-        ("s3:GetObject", lambda: client.get_object(**where)["Body"].read()),
+        ("s3:PutObject", lambda: client.put_object(**where, **putting, Body=b"tidelog probe")),
+        ("s3:GetObject", lambda: client.get_object(**where, **getting)["Body"].read()),
         ("s3:DeleteObject", lambda: client.delete_object(**where)),
     ]
     return [action for action, request in requests if _outcome(request) in _DENIED_CODES]

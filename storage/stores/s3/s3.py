@@ -216,6 +216,8 @@ def _obstore(address: S3Address, *, bulk_delete: bool) -> ObstoreS3:
     }
     if address.endpoint is not None:
         config["aws_endpoint_url_s3"] = address.endpoint
+    if address.encryption is not None:
+        config.update(address.encryption.obstore_config())
     return ObstoreS3(
         address.bucket,
         config=config,

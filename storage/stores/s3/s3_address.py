@@ -14,6 +14,11 @@ import botocore.exceptions
 
 from tidelog.errors import InvalidConfiguration
 from tidelog.storage.object_store import validate_key
+from tidelog.storage.stores.s3.encryption import (
+    ENCRYPTION_OPTIONS,
+    Encryption,
+    parse_encryption,
+)
 
 DEFAULT_REGION = "us-east-1"
 CONNECT_TIMEOUT_MS = 3_000
@@ -29,6 +34,7 @@ _OPTIONS = (
     "bulk_delete",
     "connect_timeout_ms",
     "request_timeout_ms",
+    *ENCRYPTION_OPTIONS,
     *sorted(_SECRET_OPTIONS),
 )
 
@@ -53,6 +59,8 @@ class S3Address:
     """Hash each body into the signature. Otherwise only the headers are signed. TLS then protects
     the body; over plain HTTP (loopback, a private network) the checksums of Tidelog's formats do.
     """
+    encryption: Encryption | None = None
+    """None: as the bucket's own default says."""
     bulk_delete: bool = True
     """Delete several objects with one DeleteObjects request; some stores lack it."""
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS
@@ -70,6 +78,15 @@ class S3Address:
     def allow_http(self) -> bool:
         """True if the endpoint is plain HTTP."""
         return self.endpoint is not None and self.endpoint.startswith("http://")
+
+    @property
+    def partition(self) -> str:
+        """The second part of AWS's names for the bucket, as in `arn:aws:s3:::bucket`."""
+        try:
+            return str(boto3.session.Session().get_partition_for_region(self.region))
+        except botocore.exceptions.UnknownRegionError:
+            # Another server's region.
+            return "aws"
 
     def session(self) -> boto3.session.Session:
         """boto3's session, with the URL's credentials or the usual chain.
@@ -92,7 +109,8 @@ def parse_s3_url(url: str) -> S3Address:
     """The address that an `s3://bucket/prefix?option=value` URL and the AWS environment name.
 
     Options: endpoint, region, profile, path_style, sign_payload, bulk_delete, connect_timeout_ms,
-    request_timeout_ms, access_key_id, secret_access_key, session_token.
+    request_timeout_ms, access_key_id, secret_access_key, session_token, sse, sse_kms_key_id,
+    sse_customer_key_file, sse_customer_key_env.
 
     The endpoint comes from the URL, else from AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or the profile.
     The region comes from the URL, else from AWS_REGION, AWS_DEFAULT_REGION or the profile.
@@ -141,9 +159,11 @@ def _located(address: S3Address, options: dict[str, str]) -> S3Address:
         or DEFAULT_REGION
     )
     path_style = options.get("path_style")
+    endpoint = _validated_endpoint(endpoint) if endpoint else None
     return replace(
         address,
-        endpoint=_validated_endpoint(endpoint) if endpoint else None,
+        endpoint=endpoint,
+        encryption=parse_encryption(f"s3://{address.bucket}", options, endpoint),
         region=region,
         path_style=_boolean("path_style", path_style) if path_style else bool(endpoint),
     )
@@ -175,6 +195,11 @@ def _options(bucket: str, query: str) -> dict[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True)
     names = [name for name, _ in pairs]
     for name in names:
+        if name == "sse_customer_key":
+            raise InvalidConfiguration(
+                f"s3://{bucket}: a key does not belong in a URL: name a file that holds it with"
+                " sse_customer_key_file, or a variable with sse_customer_key_env"
+            )
         if name not in _OPTIONS:
             raise InvalidConfiguration(
                 f"s3://{bucket}: unknown option {name!r}; known are {', '.join(_OPTIONS)}"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.coordinator.cluster.samples import CLUSTER, after, registered
 from tidelog.broker.collect.shares import (
     PATIENCE_MAX,
-    Piece,
+    SharedWork,
     dead_wals,
     is_responsible,
     patience,
@@ -39,7 +39,7 @@ def clusters(draw: st.DrawFn) -> ClusterState:
 
 @given(clusters())
 def test_each_piece_has_one_live_broker(state: ClusterState) -> None:
-    for piece in Piece:
+    for piece in SharedWork:
         assert sum(is_responsible(state, me, piece) for me in living(state)) == 1
     shares = [set(dead_wals(state, me)) for me in living(state)]
     dead = {wal.incarnation for wal in state.retired.values()}
@@ -47,7 +47,7 @@ def test_each_piece_has_one_live_broker(state: ClusterState) -> None:
     assert sum(map(len, shares)) == len(dead)
     assert set().union(*shares) == dead
     for each in dead:
-        assert not is_responsible(state, each, Piece.TABLES), "a fenced broker has no piece"
+        assert not is_responsible(state, each, SharedWork.TABLES), "a fenced broker has no piece"
 
 
 @given(clusters())
@@ -67,5 +67,5 @@ def test_a_death_moves_only_the_pieces_of_the_dead_one(
     later = after(state, present[0].epoch, BrokerFenced(lost.epoch))
     for me in living(later):
         assert set(dead_wals(state, me)) <= set(dead_wals(later, me))
-        for piece in Piece:
+        for piece in SharedWork:
             assert is_responsible(later, me, piece) >= is_responsible(state, me, piece)

@@ -19,7 +19,7 @@ from tidelog.coordinator.cluster.records.records import (
     encode_entry,
 )
 from tidelog.doctor.cluster_checks import bucket_finding
-from tidelog.doctor.findings import Finding, Verdict
+from tidelog.doctor.findings import Finding, Grade
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import Epoch
 from tidelog.storage.stores.faulty import FaultyStore, StoreFault
@@ -55,7 +55,7 @@ def test_a_bucket_tells_its_format_its_level_and_those_of_this_release() -> None
 
     cluster_id = asyncio.run(create())
     finding, found_id = checked(store)
-    assert finding.verdict is Verdict.OK
+    assert finding.verdict is Grade.OK
     assert found_id == cluster_id
     words = "format 2, level 6, brokers none; this release: format 2, version 6"
     assert finding.found == f"cluster {cluster_id}, {words}"
@@ -63,7 +63,7 @@ def test_a_bucket_tells_its_format_its_level_and_those_of_this_release() -> None
 
 def test_an_empty_store_is_a_warning() -> None:
     finding, _ = checked(holding())
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is Grade.WARNING
     assert "holds no cluster" in finding.found
 
 
@@ -76,7 +76,7 @@ def test_an_empty_store_is_a_warning() -> None:
 )
 def test_a_newer_format_fails(newer: dict[str, int], words: str) -> None:
     finding, _ = checked(holding(entry(replace(CLUSTER, **newer))))
-    assert finding.verdict is Verdict.FAILED
+    assert finding.verdict is Grade.FAILED
     assert words in finding.found
     assert "use a newer Tidelog" in finding.found
 
@@ -85,14 +85,14 @@ def test_a_level_above_this_release_fails() -> None:
     newer = replace(registered(1), version=BROKER_VERSION + 1)
     raised = entry(LevelRaised(BROKER_VERSION + 1), number=2, author=Epoch(1))
     finding, _ = checked(holding(entry(CLUSTER), entry(newer, number=1), raised))
-    assert finding.verdict is Verdict.FAILED
+    assert finding.verdict is Grade.FAILED
     assert f"level {BROKER_VERSION + 1}" in finding.found
     assert "install the release" in finding.remedy
 
 
 def test_a_damaged_log_fails_and_names_fsck() -> None:
     finding, _ = checked(holding(b"not an entry"))
-    assert finding.verdict is Verdict.FAILED
+    assert finding.verdict is Grade.FAILED
     assert "tidelog fsck" in finding.remedy
 
 
@@ -100,5 +100,5 @@ def test_a_log_that_cannot_be_read_fails() -> None:
     faulty = FaultyStore(holding(entry(CLUSTER)), SystemClock(), SeededEntropy(1))
     faulty.plan("list", *[StoreFault.REFUSED] * 3)
     finding, _ = checked(faulty)
-    assert finding.verdict is Verdict.FAILED
+    assert finding.verdict is Grade.FAILED
     assert "cannot be read" in finding.found

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.storage.scripted_server import Act, ScriptedServer, answer
 from tidelog.doctor.cost import cost_finding
-from tidelog.doctor.findings import Verdict
+from tidelog.doctor.findings import Grade
 from tidelog.doctor.prices import dollars_a_month
 
 NOW_MS = 1_000_000_000
@@ -38,7 +38,7 @@ def test_the_price_of_a_put_a_second() -> None:
 def test_the_rates_of_all_brokers_are_added() -> None:
     with broker(answer(200, METRICS.encode())) as one, broker(answer(200, METRICS.encode())) as two:
         found = cost_finding([one.endpoint, two.endpoint], NOW_MS, None)
-    assert found.verdict is Verdict.OK
+    assert found.verdict is Grade.OK
     # 1000 seconds: each has one put and five gets a second.
     assert found.found.startswith(
         "$36.29 a month: put 2/s $25.92, list 0/s $0.00, get 10/s $10.37, head 0/s $0.00,"
@@ -64,12 +64,12 @@ def test_a_token_is_sent() -> None:
 def test_an_address_that_has_no_metrics_fails(act: Act, words: str) -> None:
     with broker(act) as server:
         found = cost_finding([server.endpoint], NOW_MS, None)
-    assert found.verdict is Verdict.FAILED
+    assert found.verdict is Grade.FAILED
     assert words in found.found
     assert "http= in its ready line" in found.remedy
 
 
 def test_an_address_of_another_kind_fails() -> None:
     found = cost_finding(["file:///etc"], NOW_MS, None)
-    assert found.verdict is Verdict.FAILED
+    assert found.verdict is Grade.FAILED
     assert "http://" in found.found

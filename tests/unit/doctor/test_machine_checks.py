@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.doctor import machine_checks
-from tidelog.doctor.findings import Finding, Verdict
+from tidelog.doctor.findings import Finding, Grade
 from tidelog.doctor.machine_checks import machine_findings
 
 
@@ -26,7 +26,7 @@ def spark(environment: dict[str, str]) -> Finding:
 
 def test_versions_are_told() -> None:
     found = machine_findings({})[0]
-    assert (found.check, found.verdict) == ("versions", Verdict.OK)
+    assert (found.check, found.verdict) == ("versions", Grade.OK)
     assert "python 3." in found.found
     assert "boto3 1." in found.found
     assert "pyarrow 2" in found.found
@@ -35,7 +35,7 @@ def test_versions_are_told() -> None:
 def test_java_of_java_home_counts_before_the_path(tmp_path: Path) -> None:
     program = made_java(tmp_path, 'openjdk version "21.0.3" 2024-04-16')
     found = spark({"JAVA_HOME": str(tmp_path), "PATH": "/nowhere"})
-    assert found.verdict is Verdict.OK
+    assert found.verdict is Grade.OK
     assert found.found.startswith(f"java 21.0.3 ({program}), pyspark 4")
     assert spark({"PATH": str(program.parent)}).found == found.found
 
@@ -52,14 +52,14 @@ def test_a_java_that_spark_cannot_use_is_a_warning(
 ) -> None:
     made_java(tmp_path, says, code)
     found = spark({"JAVA_HOME": str(tmp_path)})
-    assert found.verdict is Verdict.WARNING
+    assert found.verdict is Grade.WARNING
     assert words in found.found
     assert "Java 17 or newer" in found.remedy
 
 
 def test_no_java_matters_only_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert spark({"PATH": "/nowhere"}).verdict is Verdict.WARNING
+    assert spark({"PATH": "/nowhere"}).verdict is Grade.WARNING
     monkeypatch.setattr(machine_checks, "_installed", lambda name: None)
     found = spark({"PATH": "/nowhere"})
-    assert found.verdict is Verdict.OK
+    assert found.verdict is Grade.OK
     assert found.found == "no java, pyspark not installed: Spark cannot run here"

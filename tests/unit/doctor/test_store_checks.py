@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.storage.stores.test_probe import AppendOnly, IgnoresConditions, left_behind
 from tidelog.clock import SystemClock
-from tidelog.doctor.findings import Finding, Verdict
+from tidelog.doctor.findings import Finding, Grade
 from tidelog.doctor.store_checks import SAMPLES, store_findings
 from tidelog.entropy import SeededEntropy
 from tidelog.localstack.s3_servers import S3Server
@@ -63,18 +63,18 @@ def test_good_stores_pass_and_keep_nothing(tmp_path: Path, moto: S3Server) -> No
         store = open_store(url, SystemClock(), SeededEntropy(1))
         found = checked(store)
         assert list(found) == CHECKS
-        assert {each.verdict for each in found.values()} == {Verdict.OK}, found
+        assert {each.verdict for each in found.values()} == {Grade.OK}, found
         assert left_behind(store) == []
         assert f"of {SAMPLES}" in found["latency"].found
 
 
 def test_a_missing_right_is_named_with_its_folders() -> None:
     found = checked(AppendOnly(SystemClock(), "memory://append-only"))
-    assert found["rights"].verdict is Verdict.FAILED
+    assert found["rights"].verdict is Grade.FAILED
     assert "refuses delete below cluster/, wal/, checkpoint/" in found["rights"].found
     assert "put below" not in found["rights"].found
     assert "tidelog bucket policy URL --role broker" in found["rights"].remedy
-    assert found["conditional writes"].verdict is Verdict.FAILED
+    assert found["conditional writes"].verdict is Grade.FAILED
 
 
 def test_a_right_that_one_folder_lacks_is_found_and_nothing_is_written_there() -> None:
@@ -87,14 +87,14 @@ def test_a_right_that_one_folder_lacks_is_found_and_nothing_is_written_there() -
     store = NoTables(SystemClock(), "memory://no-tables")
     found = checked(store)
     assert found["rights"].found == "the store refuses put below topics/ (put is refused (403))"
-    assert found["conditional writes"].verdict is Verdict.OK
+    assert found["conditional writes"].verdict is Grade.OK
     assert left_behind(store) == []
 
 
 def test_a_store_that_ignores_conditions_fails_and_keeps_nothing() -> None:
     store = IgnoresConditions(SystemClock(), "memory://ignoring")
     found = checked(store)
-    assert found["conditional writes"].verdict is Verdict.FAILED
+    assert found["conditional writes"].verdict is Grade.FAILED
     assert "the store breaks put-if-absent" in found["conditional writes"].found
     assert left_behind(store) == []
 
@@ -108,7 +108,7 @@ def test_a_missing_bucket_is_named_first_and_nothing_else_is_checked(moto: S3Ser
     )
     found = checked(store)
     assert list(found) == ["store"]
-    assert found["store"].verdict is Verdict.FAILED
+    assert found["store"].verdict is Grade.FAILED
     assert "bucket no-such-bucket does not exist; create it with" in found["store"].found
 
 
@@ -132,14 +132,14 @@ def test_a_fault_while_latency_is_measured_is_told_and_leaves_nothing() -> None:
 
     store = Tires(SystemClock(), "memory://tired")
     found = checked(store)
-    assert found["latency"].verdict is Verdict.FAILED
+    assert found["latency"].verdict is Grade.FAILED
     assert "tired" in found["latency"].found
     assert left_behind(store) == []
 
 
 def test_a_slow_store_is_a_warning() -> None:
     found = checked(memory(), SteppingClock())
-    assert found["latency"].verdict is Verdict.WARNING
+    assert found["latency"].verdict is Grade.WARNING
     assert "PUT p50 1000.0 ms, p99 1000.0 ms" in found["latency"].found
     assert "region" in found["latency"].remedy
 
@@ -147,7 +147,7 @@ def test_a_slow_store_is_a_warning() -> None:
 @pytest.mark.parametrize(("ahead_ms", "words"), [(60_000, "ahead of"), (-60_000, "behind")])
 def test_a_clock_that_differs_from_the_store_s_is_a_warning(ahead_ms: int, words: str) -> None:
     found = checked(memory(), SteppingClock(ahead_ms))["clock"]
-    assert found.verdict is Verdict.WARNING
+    assert found.verdict is Grade.WARNING
     assert found.found == f"59 s {words} the store's"
     assert "NTP" in found.remedy
 

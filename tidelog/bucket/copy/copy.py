@@ -22,13 +22,13 @@ from tidelog.bucket.copy.ends import Instant
 from tidelog.bucket.copy.plan import (
     Bases,
     Needed,
-    Tables,
+    TablesToCopy,
     copied_state,
     is_followed_by,
     needed,
 )
 from tidelog.bucket.copy.record import CopyRecord
-from tidelog.bucket.copy.source import CopySource, Superseded
+from tidelog.bucket.copy.source import CopySource, SourceChanged
 from tidelog.bucket.copy.target import CopyTarget
 from tidelog.bucket.fsck.metadata import entry_key
 from tidelog.bucket.fsck.wal_checks import check_slot
@@ -97,7 +97,7 @@ class BucketCopy:
             self.report.rounds += 1
             try:
                 instant = await self._round()
-            except Superseded as gone:
+            except SourceChanged as gone:
                 self._note_missing(gone.key)
                 continue
             if instant is not None:
@@ -121,7 +121,7 @@ class BucketCopy:
                 tables = await self._source.tables(bases)
                 instant = await self._source.instant(bases, self._patience_seconds)
                 logs = needed(bases, instant, await self._source.loose())
-            except Superseded as gone:
+            except SourceChanged as gone:
                 self._note_missing(gone.key)
                 continue
             self.report.instant = instant
@@ -155,7 +155,7 @@ class BucketCopy:
         return present
 
     async def _round(self) -> Instant | None:
-        """The instant of the copy; None if the next round has to take it. Raises Superseded."""
+        """The instant of the copy; None if the next round has to take it. Raises SourceChanged."""
         clock = self._access.clock
         bases = await self._source.bases()
         tables = await self._source.tables(bases)
@@ -169,7 +169,7 @@ class BucketCopy:
         await self._copy_logs(bases, needed(bases, instant, await self._source.loose()))
         return instant
 
-    async def _copy_tables(self, tables: Tables) -> None:
+    async def _copy_tables(self, tables: TablesToCopy) -> None:
         async def segment(key: str) -> None:
             await self._copy(key, tables.segments[key])
 
@@ -183,7 +183,7 @@ class BucketCopy:
         for key in self._absent(logs.seals):
             try:
                 await self._copy(key)
-            except Superseded:
+            except SourceChanged:
                 continue
         for key, data in bases.read.items():
             await self._put(key, data)
@@ -197,11 +197,11 @@ class BucketCopy:
         return [key for key in absent if key not in self._lost]
 
     async def _copy(self, key: str, checksum: int | None = None) -> None:
-        """Copy an object as it is. Raises Superseded if it is gone."""
+        """Copy an object as it is. Raises SourceChanged if it is gone."""
         try:
             data = (await self._store.get(key)).data
         except ObjectNotFound as error:
-            raise Superseded(key) from error
+            raise SourceChanged(key) from error
         fault = await self._access.offload.run(_fault, key, data, checksum)
         if fault is not None:
             self.report.faults[key] = fault

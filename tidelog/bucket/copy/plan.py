@@ -55,7 +55,7 @@ class Bases(NamedTuple):
     bytes count."""
 
 
-class Tables(NamedTuple):
+class TablesToCopy(NamedTuple):
     """Tables and state snapshots, as of the second reading of a round."""
 
     segments: Mapping[str, int]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.bucket.copy.ends import Ends, Instant
-from tidelog.bucket.copy.plan import Bases, Tables
+from tidelog.bucket.copy.plan import Bases, TablesToCopy
 from tidelog.bucket.fsck.metadata import entry_key
 from tidelog.bucket.object_keys import STAGED_FOLDER, StateObject, parse_key
 from tidelog.bucket.reachability import Anchor, named_handovers, needed_incarnations
@@ -40,7 +40,7 @@ class NeverStill(Refused):
         )
 
 
-class Superseded(Exception):
+class SourceChanged(Exception):
     """An object is gone that the round needs. A newer one took its place, or it is lost."""
 
     def __init__(self, key: str) -> None:
@@ -60,7 +60,7 @@ class CopySource:
     async def bases(self) -> Bases:
         """Read the metadata log, the newest checkpoints and the named hand-over objects.
 
-        Raises Superseded, CorruptObject, UnsupportedFormat, StoreError.
+        Raises SourceChanged, CorruptObject, UnsupportedFormat, StoreError.
         """
         state = await self._cluster.refresh()
         anchors: dict[Incarnation, Anchor] = {}
@@ -81,7 +81,7 @@ class CopySource:
             objects |= set(Images(key, read[key]).objects)
         return Bases(state, anchors, frozenset(objects), read)
 
-    async def tables(self, bases: Bases) -> Tables:
+    async def tables(self, bases: Bases) -> TablesToCopy:
         """Read the tables of all topics, and find the coordinators' newest snapshots."""
         segments: dict[str, int] = {}
         others: list[str] = []
@@ -101,7 +101,7 @@ class CopySource:
                 found = snapshot.next_offset, meta.key
                 newest[place] = max(newest.get(place, found), found)
         others += [key for _, key in newest.values()]
-        return Tables(segments, others, hints)
+        return TablesToCopy(segments, others, hints)
 
     async def _table(
         self, topic: Topic, segments: dict[str, int], others: list[str]
@@ -129,7 +129,7 @@ class CopySource:
     async def instant(self, bases: Bases, patience_seconds: float) -> Instant:
         """Find a moment at which the ends of all logs are known.
 
-        Raises NeverStill, Superseded, CorruptObject, UnsupportedFormat, StoreError.
+        Raises NeverStill, SourceChanged, CorruptObject, UnsupportedFormat, StoreError.
         """
         clock = self._access.clock
         began = clock.monotonic()
@@ -186,7 +186,7 @@ class CopySource:
         if await self._exists(key):
             return
         if (await newest_checkpoint(self._store, owner) or Slot(0)) > end:
-            raise Superseded(key)
+            raise SourceChanged(key)
         raise MissingObject(
             key,
             "its writer had confirmed it. The copy would end there. See what is lost with tidelog"
@@ -197,4 +197,4 @@ class CopySource:
         try:
             return (await self._store.get(key)).data
         except ObjectNotFound as error:
-            raise Superseded(key) from error
+            raise SourceChanged(key) from error

@@ -41,7 +41,7 @@ _OPERATIONS = {
 }
 
 
-class Resource(NamedTuple):
+class GuardedResource(NamedTuple):
     """What the options name."""
 
     type: ResourceType
@@ -70,10 +70,10 @@ def _selecting(command: F) -> F:
     )
 
 
-def _resource(named: dict[str, Any]) -> Resource | None:
+def _resource(named: dict[str, Any]) -> GuardedResource | None:
     """The only resource that the options name; None if they name none."""
     found = [
-        Resource(kind, CLUSTER_NAME if kind is ResourceType.CLUSTER else value)
+        GuardedResource(kind, CLUSTER_NAME if kind is ResourceType.CLUSTER else value)
         for option, kind in _TYPES.items()
         if (value := named[option.replace("-", "_")])
     ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tidelog.bucket.policy import Role, role_policy
 from tidelog.cli.broker_client import json_option
 from tidelog.cli.commands.fsck import reporting
 from tidelog.cli.exits import INCONSISTENT, REFUSED
@@ -181,6 +182,28 @@ def copy_facts(done: CopyResult) -> dict[str, Any]:
 
 def _text_of(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+@bucket.command()
+@click.argument("url")
+@click.option(
+    "--role",
+    type=click.Choice([each.value for each in Role]),
+    required=True,
+    help="broker; reader: SDK, Spark's sources; spark-sink: what Spark writes; fsck: tidelog fsck.",
+)
+def policy(url: str, role: str) -> None:
+    """Print the least-privilege IAM policy of a role on s3://BUCKET/PREFIX, as JSON.
+
+    Only a broker may read the users' credentials. A job that reads and writes needs the policies of
+    reader and spark-sink.
+    """
+    from tidelog.storage.stores.s3.s3_address import parse_s3_url
+
+    address = parse_s3_url(url)
+    key = None if address.encryption is None else address.encryption.kms_key_id
+    document = role_policy(Role(role), address.bucket, address.prefix, address.partition, key)
+    print(json.dumps(document, indent=2))
 
 
 @bucket.command()

@@ -17,7 +17,7 @@ from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.clock import SystemClock
 from tidelog.doctor.cluster_checks import broker_finding, bucket_finding
 from tidelog.doctor.cost import cost_finding
-from tidelog.doctor.findings import Finding, Verdict, failed
+from tidelog.doctor.findings import Finding, Grade, failed
 from tidelog.doctor.machine_checks import machine_findings
 from tidelog.doctor.store_checks import store_findings
 from tidelog.entropy import SystemEntropy
@@ -56,7 +56,7 @@ def doctor(
         findings.append(finding)
         if not as_json:
             print(_line(finding), flush=True)
-    well = all(each.verdict is not Verdict.FAILED for each in findings)
+    well = all(each.verdict is not Grade.FAILED for each in findings)
     if as_json:
         print(json.dumps({"ok": well, "checks": [asdict(each) for each in findings]}))
     if not well:
@@ -86,7 +86,7 @@ async def _of_store(url: str) -> tuple[Iterable[Finding], str | None]:
     store = TimeoutStore(opened, ANSWER_SECONDS_MAX)
     try:
         findings = await store_findings(store, clock, entropy)
-        if findings[0].verdict is Verdict.FAILED:
+        if findings[0].verdict is Grade.FAILED:
             return findings, None
         of_bucket, cluster_id = await bucket_finding(store, clock)
         return [*findings, of_bucket], cluster_id

@@ -59,7 +59,7 @@ def produce(
     codec = Compression[compression.upper()]
 
     async def run(client: Client) -> int:
-        sender = Sender(client, topic, codec, await init_producer_id(client))
+        sender = LineSender(client, topic, codec, await init_producer_id(client))
         try:
             await sender.send_all(form, partition)
         except TidelogError as error:
@@ -74,7 +74,7 @@ def produce(
 
 
 @dataclass(slots=True)
-class Sender:
+class LineSender:
     """Sends idempotent batches, one after the other, each until it is acknowledged.
 
     It parses a group of lines before it sends any of them.

@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.audit import TEXT_LENGTH_MAX, AuditLog
-from tidelog.broker.authorization.decisions import Decision, Ground
+from tidelog.broker.authorization.decisions import AccessDecision, Ground
 from tidelog.clock import SystemClock
 from tidelog.principal import Principal
 
@@ -33,7 +33,7 @@ def note(audit: AuditLog, name: str | None = "t", user: str = "alice") -> None:
         AclOperation.READ,
         ResourceType.TOPIC,
         name,
-        Decision(False, Ground.NO_RULE),
+        AccessDecision(False, Ground.NO_RULE),
     )
 
 

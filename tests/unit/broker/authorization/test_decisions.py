@@ -6,7 +6,13 @@ import pytest
 
 from tests.unit.coordinator.cluster.acls import rule, table_of
 from tidelog.acl_codes import CLUSTER_NAME, AclOperation, ResourceType
-from tidelog.broker.authorization.decisions import Asker, Decision, Ground, decide, decide_for_any
+from tidelog.broker.authorization.decisions import (
+    AccessDecision,
+    Asker,
+    Ground,
+    decide,
+    decide_for_any,
+)
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
 from tidelog.principal import Principal
 
@@ -22,7 +28,7 @@ def decided(
     asker: Asker = ALICE,
     of: str = "TOPIC",
     if_no_rule: bool = False,
-) -> Decision:
+) -> AccessDecision:
     return decide(
         table_of(*rules),
         asker,
@@ -34,20 +40,20 @@ def decided(
 
 
 def test_without_a_rule_the_setting_decides() -> None:
-    assert decided((), "READ") == Decision(False, Ground.NO_RULE_OF_RESOURCE)
+    assert decided((), "READ") == AccessDecision(False, Ground.NO_RULE_OF_RESOURCE)
     assert decided((), "READ", if_no_rule=True).is_allowed
 
 
 def test_a_rule_for_others_ends_what_holds_without_rules() -> None:
     found = decided((rule("READ", "orders", principal="User:bob"),), "READ", if_no_rule=True)
-    assert found == Decision(False, Ground.NO_RULE)
+    assert found == AccessDecision(False, Ground.NO_RULE)
     elsewhere = (rule("READ", "payments", principal="User:bob"),)
     assert decided(elsewhere, "READ", if_no_rule=True).is_allowed
 
 
 def test_an_allowing_rule_names_itself() -> None:
     allowing = rule("READ", "orders")
-    assert decided((allowing,), "READ") == Decision(True, Ground.RULE, allowing)
+    assert decided((allowing,), "READ") == AccessDecision(True, Ground.RULE, allowing)
     assert not decided((allowing,), "READ", asker=BOB).is_allowed
     assert not decided((allowing,), "READ", "orders2").is_allowed
     assert not decided((allowing,), "WRITE").is_allowed
@@ -68,8 +74,8 @@ def test_an_allowing_rule_names_itself() -> None:
 )
 def test_a_denial_wins_over_every_permission(denying: AclRule) -> None:
     allowing = (rule("ALL", "*", principal="User:*"), rule("READ", "orders"))
-    assert decided((*allowing, denying), "READ") == Decision(False, Ground.RULE, denying)
-    assert decided((denying, *allowing), "READ") == Decision(False, Ground.RULE, denying)
+    assert decided((*allowing, denying), "READ") == AccessDecision(False, Ground.RULE, denying)
+    assert decided((denying, *allowing), "READ") == AccessDecision(False, Ground.RULE, denying)
 
 
 def test_a_denial_for_another_host_or_operation_does_not_matter() -> None:

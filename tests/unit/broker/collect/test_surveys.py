@@ -19,7 +19,7 @@ from tests.unit.broker.ownership.test_several_brokers import (
     values,
 )
 from tests.unit.broker.rolled import flush
-from tidelog.broker.collect.shares import Piece, dead_wals, is_responsible, patience
+from tidelog.broker.collect.shares import SharedWork, dead_wals, is_responsible, patience
 from tidelog.broker.collect.survey_file import (
     SURVEY_KEY,
     SurveyFile,
@@ -120,7 +120,7 @@ def test_the_next_in_rank_makes_the_survey_if_no_other_does_and_deletes_nothing_
             topic_id = await shared_topic(first, first, second, first, second)
             state = second.broker.membership.state()
             me, other = first, second
-            if is_responsible(state, first.broker.membership.incarnation, Piece.FOLDERS):
+            if is_responsible(state, first.broker.membership.incarnation, SharedWork.FOLDERS):
                 me, other = second, first
             assert patience(state, me.broker.membership.incarnation) == 1
             mine = 0 if me is first else 1
@@ -216,7 +216,7 @@ def test_a_survey_of_another_history_judges_nothing() -> None:
             if is_responsible(
                 second.broker.membership.state(),
                 second.broker.membership.incarnation,
-                Piece.FOLDERS,
+                SharedWork.FOLDERS,
             ):
                 me = first
             await me.produce(batch(b"kept"), 0 if me is first else 1)

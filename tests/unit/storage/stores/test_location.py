@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from tests.unit.storage.scripted_server import ScriptedServer, answer, stored
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import InvalidConfiguration
@@ -236,3 +238,24 @@ def test_a_reader_of_an_unknown_scheme_is_refused() -> None:
 def test_a_missing_bucket_is_told_at_the_first_request(moto: S3Server) -> None:
     with pytest.raises(StoreMisconfigured, match="tidelog bucket create"):
         round_trip(opened(moto.url_of("no-such-bucket")))
+
+
+def test_a_role_s_credentials_are_used_and_the_url_names_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The credentials of a container's role, from the address in the environment."""
+    role = {
+        "AccessKeyId": "ROLEKEY",
+        "SecretAccessKey": "a-secret",
+        "Token": "a-token",
+        "Expiration": "2999-01-01T00:00:00Z",
+    }
+    given = answer(200, json.dumps(role).encode(), content_type="application/json")
+    with ScriptedServer([given] * 4) as roles, ScriptedServer([stored()]) as store:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{roles.endpoint}/role")
+        opened_store = opened(f"s3://bucket/prefix?endpoint={store.endpoint}&region=r")
+        asyncio.run(opened_store.put("key", b"x"))
+    (request,) = store.requests
+    assert "Credential=ROLEKEY/" in request
+    assert "x-amz-security-token: a-token" in request
+    assert roles.requests[0].startswith("GET /role")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidelog.coordinator.group.assign.assignors import (
     AssignmentTask,
-    Consumer,
+    GroupConsumer,
     assign_ranges,
     assign_uniformly,
 )
@@ -31,7 +31,7 @@ def task(
     wanted = {topic for topics in members.values() for topic in topics}
     return AssignmentTask(
         {
-            member_id: Consumer((static or {}).get(member_id), frozenset(topics))
+            member_id: GroupConsumer((static or {}).get(member_id), frozenset(topics))
             for member_id, topics in members.items()
         },
         {topic: counts[topic] for topic in wanted},
