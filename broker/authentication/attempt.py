@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple
 
-from tidelog.broker.authentication.identity import Identity, Malformed, NotAuthenticated
+from tidelog.broker.authentication.identity import LoginIdentity, Malformed, NotAuthenticated
 from tidelog.broker.authentication.mechanisms import Exchange, Mechanisms
 from tidelog.clock import Clock
 from tidelog.errors import Refused
@@ -61,7 +61,7 @@ class SaslTerms(NamedTuple):
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
         return SaslHandshakeResponse(error_code=code, mechanisms=list(self.mechanisms))
 
-    def lifetime_ms(self, identity: Identity) -> int:
+    def lifetime_ms(self, identity: LoginIdentity) -> int:
         """How long an authentication that ends now holds (KIP-368); 0: for ever."""
         limits = [self.max_reauth_ms] if self.max_reauth_ms > 0 else []
         if identity.expires_ms is not None:

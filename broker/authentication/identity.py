@@ -23,7 +23,7 @@ class Malformed(Refused):
     """A message does not have the mechanism's form. The client may be told why."""
 
 
-class Identity(NamedTuple):
+class LoginIdentity(NamedTuple):
     """The client, and the time (milliseconds since the epoch) at which its credentials expire."""
 
     principal: Principal

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 import scramp
 
-from tidelog.broker.authentication.identity import Identity, Malformed, NotAuthenticated
+from tidelog.broker.authentication.identity import LoginIdentity, Malformed, NotAuthenticated
 from tidelog.coordinator.cluster.records.credentials import Credentials
 from tidelog.entropy import Entropy
 from tidelog.offload import Offload
@@ -30,7 +30,7 @@ class Exchanged(NamedTuple):
     """The server's next message; with the identity it is the last one."""
 
     message: bytes
-    identity: Identity | None = None
+    identity: LoginIdentity | None = None
 
 
 class Exchange(Protocol):
@@ -72,7 +72,7 @@ class PlainExchange:
         found = (await self._credentials()).any_verifier(user)
         if not await self._offload.run(Verifier.accepts, found, password):
             raise NotAuthenticated("Authentication failed: Invalid username or password")
-        return Exchanged(b"", Identity(Principal(user)))
+        return Exchanged(b"", LoginIdentity(Principal(user)))
 
 
 class ScramExchange:
@@ -97,7 +97,7 @@ class ScramExchange:
         except scramp.ScramException:
             # Its text could tell a wrong password from an unknown user.
             raise NotAuthenticated("invalid credentials") from None
-        return Exchanged(last.encode(), Identity(Principal(self._user)))
+        return Exchanged(last.encode(), LoginIdentity(Principal(self._user)))
 
     async def _first(self, text: str) -> Exchanged:
         credentials = await self._credentials()

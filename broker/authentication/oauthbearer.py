@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from tidelog.broker.authentication.bearer_message import parse_bearer_message
-from tidelog.broker.authentication.identity import Identity, NotAuthenticated
+from tidelog.broker.authentication.identity import LoginIdentity, NotAuthenticated
 from tidelog.broker.authentication.key_set import UnusableKeySet, parse_key_set
 from tidelog.broker.authentication.key_source import (
     SETTING,
@@ -73,7 +73,7 @@ class OAuthBearerExchange:
             )
         return Exchanged(b"", identity)
 
-    async def _identity(self, token: str) -> Identity:
+    async def _identity(self, token: str) -> LoginIdentity:
         header = header_of(token)
         key = await self._keys.find(header.key_id, header.algorithm)
         if key is None:

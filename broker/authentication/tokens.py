@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import jwt
 
-from tidelog.broker.authentication.identity import Identity
+from tidelog.broker.authentication.identity import LoginIdentity
 from tidelog.broker.authentication.key_set import (
     ALGORITHMS,
     HOSTILE,
@@ -79,7 +79,7 @@ def header_of(token: str) -> TokenHeader:
 
 def identity_of(
     token: str, header: TokenHeader, key: VerificationKey, terms: TokenTerms, now_ms: int
-) -> Identity:
+) -> LoginIdentity:
     """The identity that a good token proves, and its expiry. Raises TokenRefused."""
     if header.algorithm not in key.algorithms:
         raise TokenRefused("its algorithm is not that of its key")
@@ -99,7 +99,7 @@ def identity_of(
     if not isinstance(name, str) or not name.strip():
         raise TokenRefused(f"it has no claim {terms.subject_claim} with a name")
     _check_length(name, terms.subject_claim)
-    return Identity(Principal(name.strip(), _groups(claims, terms)), int(expires * 1000))
+    return LoginIdentity(Principal(name.strip(), _groups(claims, terms)), int(expires * 1000))
 
 
 def _check_times(claims: Claims, skew_seconds: int, now: float) -> float:

@@ -72,7 +72,7 @@ class MutationMeter:
         return self._bucket.seconds_over(self.quota, now)
 
 
-class Client:
+class QuotaClient:
     """The quotas of the clients with one user and one client id. None: unlimited."""
 
     __slots__ = (
@@ -171,7 +171,7 @@ class ClientQuotas:
         """Whether any user or client id has a quota."""
         self._quotas: Quotas = {}
         self._generation = 0
-        self._clients: dict[tuple[str, str | None], Client] = {}
+        self._clients: dict[tuple[str, str | None], QuotaClient] = {}
         """The one that was used last is the last one."""
         # A rate lives as long as one of its clients is known: changed quotas keep what was used.
         self._rates: WeakValueDictionary[_Shared, _SharedRate] = WeakValueDictionary()
@@ -185,7 +185,7 @@ class ClientQuotas:
         if not self.active:
             self._clients.clear()
 
-    def of(self, user: str, client_id: str | None) -> Client:
+    def of(self, user: str, client_id: str | None) -> QuotaClient:
         """The quotas of a client. Those of the clients that were asked for longest ago are
         forgotten."""
         key = user, client_id
@@ -197,10 +197,10 @@ class ClientQuotas:
         self._clients[key] = known
         return known
 
-    def _resolved(self, user: str, client_id: str) -> Client:
+    def _resolved(self, user: str, client_id: str) -> QuotaClient:
         settings = self._settings()
         windows = client_windows(settings)
-        found = Client(self.metrics, windows, self._generation)
+        found = QuotaClient(self.metrics, windows, self._generation)
         found.produced = self._meter(QuotaKey.PRODUCER_BYTE_RATE, user, client_id, windows)
         found.consumed = self._meter(QuotaKey.CONSUMER_BYTE_RATE, user, client_id, windows)
         found.requests = self._meter(QuotaKey.REQUEST_PERCENTAGE, user, client_id, windows)

@@ -131,3 +131,18 @@ def test_the_lock_satisfies_what_the_project_asks_for() -> None:
         if not requirement.specifier.contains(pinned.get(canonicalize_name(requirement.name), "0"))
     ]
     assert unsatisfied == [], "run: make lock"
+
+
+def test_a_class_name_stands_once() -> None:
+    """The names of the SDK and of the test kit are users' words, so they may stand elsewhere too."""
+    users = ("tidelog.sdk.", "tidelog.aio.", "tidelog.testing.")
+    places: dict[str, list[str]] = {}
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name)
+    ours = {
+        each: [module for module in found if not module.startswith(users)]
+        for each, found in places.items()
+    }
+    assert {each: found for each, found in ours.items() if len(found) > 1} == {}

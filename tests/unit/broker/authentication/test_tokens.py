@@ -18,7 +18,7 @@ from tests.unit.broker.authentication.issuer import (
     Issuer,
     jwk,
 )
-from tidelog.broker.authentication.identity import Identity
+from tidelog.broker.authentication.identity import LoginIdentity
 from tidelog.broker.authentication.key_set import (
     ALGORITHMS,
     KEYS_MAX,
@@ -38,7 +38,7 @@ TERMS = TokenTerms(ISSUER, frozenset({AUDIENCE, "other"}), 30, "sub", "scope", "
 
 def accepted(
     issuer: Issuer, token: str, terms: TokenTerms = TERMS, later_seconds: float = 0
-) -> Identity:
+) -> LoginIdentity:
     header = header_of(token)
     key = parse_key_set(issuer.key_set()).suited(header.key_id, header.algorithm)
     if key is None:
