@@ -134,7 +134,7 @@ def test_the_lock_satisfies_what_the_project_asks_for() -> None:
 
 
 def test_a_class_name_stands_once() -> None:
-    """The names of the SDK and of the test kit are users' words, so they may stand elsewhere too."""
+    """Names of the SDK and of the test kit are the words of users: they may stand elsewhere too."""
     users = ("tidelog.sdk.", "tidelog.aio.", "tidelog.testing.")
     places: dict[str, list[str]] = {}
     for name, path in modules().items():
