@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from tests.unit.storage.stores.test_probe import AppendOnly
 from tidelog.cli.root import cli
 from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.records.records import BROKER_VERSION
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.s3_servers import S3Server
 from tidelog.storage.stores import location
@@ -46,7 +47,7 @@ def test_a_cluster_that_is_well(broker: tuple[BrokerProcess, str]) -> None:
     assert {line.split()[0] for line in lines if " spark " not in line} == {"ok"}
     as_json = checks(doctor(url, "--bootstrap", process.kafka, "--http", process.http, "--json"))
     assert process.cluster in as_json["bucket"]["found"]
-    assert "brokers 0 (version 6)" in as_json["bucket"]["found"]
+    assert f"brokers 0 (version {BROKER_VERSION})" in as_json["bucket"]["found"]
     assert process.cluster in as_json["broker"]["found"]
     assert "a month: put " in as_json["cost"]["found"]
 

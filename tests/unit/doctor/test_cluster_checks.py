@@ -13,6 +13,7 @@ from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.records import (
     BROKER_VERSION,
+    FIRST_LEVEL,
     LevelRaised,
     MetadataEntry,
     Record,
@@ -57,8 +58,8 @@ def test_a_bucket_tells_its_format_its_level_and_those_of_this_release() -> None
     finding, found_id = checked(store)
     assert finding.verdict is Grade.OK
     assert found_id == cluster_id
-    words = "format 2, level 6, brokers none; this release: format 2, version 6"
-    assert finding.found == f"cluster {cluster_id}, {words}"
+    level = f"level {FIRST_LEVEL}, brokers none; this release: format 2, version {BROKER_VERSION}"
+    assert finding.found == f"cluster {cluster_id}, format 2, {level}"
 
 
 def test_an_empty_store_is_a_warning() -> None:

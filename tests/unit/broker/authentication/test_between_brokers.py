@@ -172,7 +172,7 @@ def test_moves_transactions_and_fences_work_over_protected_connections(
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"super_users": "User:other"}, "no result answers Move"),
+        ({"super_users": "User:other"}, "Cluster authorization failed"),
         (login("SCRAM-SHA-512", "wrong"), "SASL_AUTHENTICATION_FAILED"),
     ],
     ids=["no CLUSTER_ACTION", "a wrong password"],

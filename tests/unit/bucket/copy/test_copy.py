@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
-from functools import partial
 
 import pytest
 
-from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run, until
+from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
 from tests.unit.broker.ownership.test_several_brokers import until_served
 from tests.unit.broker.peers.several import new_world
 from tests.unit.broker.peers.test_moving_transactions import (
@@ -67,8 +65,22 @@ async def keys_of(store: ObjectStore) -> list[str]:
     return [meta.key async for meta in store.list()]
 
 
-def has_ended(transactions: Sequence[int], number: int) -> bool:
-    return len(transactions) >= number
+class Ended(list[int]):
+    """Numbers of ended transactions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._grown = asyncio.Event()
+
+    def append(self, number: int) -> None:
+        super().append(number)
+        self._grown.set()
+
+    async def reach(self, number: int) -> None:
+        """Wait until so many have ended."""
+        while len(self) < number:
+            self._grown.clear()
+            await self._grown.wait()
 
 
 async def open_topic(one: OneBroker, topic_id: TopicId, partitions: int) -> None:
@@ -118,14 +130,13 @@ def test_copies_that_are_taken_while_transactions_move_are_whole(seed: int) -> N
             places = [TopicPartition(each, number) for each, n in topics for number in range(n)]
             is_over = asyncio.Event()
             moving = asyncio.create_task(move_until(is_over, brokers, places, random.Random(seed)))
-            ones: list[int] = []
-            twos: list[int] = []
+            ones, twos = Ended(), Ended()
             producing = asyncio.gather(
                 produce(first, "one", TransactionVersion.V1, ones),
                 produce(second, "two", TransactionVersion.V2, twos),
             )
             for ended in (2, 5, 9):
-                await until(partial(has_ended, ones, ended))
+                await ones.reach(ended)
                 store = new_store()
                 least = len(ones), len(twos)
                 await copy(here.store, store)
