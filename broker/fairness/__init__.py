@@ -1,1 +1,1 @@
-"""Limits and turns: no client keeps the others waiting."""
+"""Limits and turns, by which no client keeps the others waiting."""

@@ -35,7 +35,7 @@ class SampledRate:
         self._windows = windows
         self._begins: list[float] = []
         self._ends: list[float] = []
-        """When each sample was last added to."""
+        """When a value was last added to each sample."""
         self._sums: list[float] = []
         self._present = 0
 
@@ -53,14 +53,17 @@ class SampledRate:
         self._ends[self._present] = now
 
     def seconds_over(self, quota: float, now: float) -> float:
-        """How long nothing may be added until the rate is within the quota; 0 if it is."""
+        """The seconds until the rate is within the quota if nothing is added; 0 if it is now."""
         if not self._begins:
             return 0.0
         elapsed = self._elapsed(now)
         return max(0.0, sum(self._sums) / quota - elapsed)
 
     def _elapsed(self, now: float) -> float:
-        """At least the time of all whole samples: a rate over less would be very high."""
+        """The measured time, but at least that of all whole samples.
+
+        Divided by a shorter time, a first value would be a very high rate.
+        """
         samples, sample_seconds = self._windows
         for number, end in enumerate(self._ends):
             if now - end >= samples * sample_seconds:
@@ -82,7 +85,8 @@ class SampledRate:
 class TokenBucket:
     """Tokens that come at the rate of the quota, up to those of all samples (KIP-599).
 
-    It begins full. One large taking may leave less than nothing.
+    The bucket begins full. One large request may take more tokens than it holds: its balance is
+    negative then.
     """
 
     __slots__ = ("_at", "_tokens", "_windows")
@@ -98,7 +102,7 @@ class TokenBucket:
         self._tokens -= value
 
     def seconds_over(self, quota: float, now: float) -> float:
-        """How long until the bucket is not below nothing; 0 if it is not."""
+        """The seconds until the balance is no longer negative; 0 if it is not negative now."""
         self._refill(quota, now)
         return max(0.0, -self._tokens / quota)
 

@@ -1,6 +1,7 @@
-"""The use that clients make of their quotas, in one broker.
+"""Clients' use of their quotas in one broker.
 
-Pure: time is an argument. As in Kafka, each broker counts for itself, and forgets with its process.
+Pure: time is an argument. As in Kafka, each broker counts for itself. A new process counts from
+zero.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class RateMeter:
         return self._rate.seconds_over(self.quota, now)
 
     def refund(self, value: float, now: float) -> None:
-        """A recorded use did not take place."""
+        """Take a recorded use back: it did not take place."""
         self._rate.record(-value, now)
 
     def seconds_over(self, now: float) -> float:
@@ -97,7 +98,7 @@ class QuotaClient:
         self.mutations: MutationMeter | None = None
 
     def limit_fetches(self, windows: Windows) -> None:
-        """Let one fetch have no more than would always be throttled."""
+        """Derive `fetch_bytes_max` from the quota on fetched bytes."""
         if self.consumed is not None:
             bytes_max = self.consumed.quota * windows.whole_seconds
             self._fetch_bytes_max = int(max(1, min(bytes_max, _BYTES_UNLIMITED)))
@@ -108,7 +109,7 @@ class QuotaClient:
         return self._fetch_bytes_max
 
     def produce_ms(self, size: int, now: float) -> int:
-        """Record a Produce of this size; the milliseconds that the client has to wait."""
+        """Record a Produce of this size; return the milliseconds that the client has to wait."""
         if self.produced is None:
             return 0
         return self._told(QuotaKey.PRODUCER_BYTE_RATE, self.produced.charge(size, now))
@@ -116,9 +117,9 @@ class QuotaClient:
     def fetch_ms(self, size: int, now: float) -> tuple[int, bool]:
         """Record the records of a fetch.
 
-        Returns the milliseconds that the client has to wait, and whether it gets the records all
-        the same. Without them nothing is recorded. A batch that is always over the quota is given
-        to a client that was within it: otherwise the client would never get it.
+        Returns the milliseconds that the client has to wait, and whether the answer has the
+        records. If it has none, no use is recorded. A batch larger than the whole window goes to a
+        client that was within its quota: otherwise the client would never get it.
         """
         waits_ms, consumed = 0, self.consumed
         if consumed is not None:
@@ -133,14 +134,14 @@ class QuotaClient:
         return waits_ms, not waits_ms
 
     def request_ms(self, busy_seconds: float, now: float) -> int:
-        """Record the broker's time for a request; the milliseconds that the client has to wait."""
+        """Record the broker's time for a request; return the client's wait in milliseconds."""
         if self.requests is None:
             return 0
         seconds = self.requests.charge(busy_seconds * _PERCENT, now)
         return self._told(QuotaKey.REQUEST_PERCENTAGE, min(seconds, self._seconds_max))
 
     def mutation_ms(self, now: float) -> int:
-        """The milliseconds that the client has to wait for its mutations."""
+        """The milliseconds that the client has to wait before it may change more partitions."""
         if self.mutations is None:
             return 0
         return self._told(QuotaKey.CONTROLLER_MUTATION_RATE, self.mutations.seconds_over(now))
@@ -153,7 +154,7 @@ class QuotaClient:
 
 
 def _ms(seconds: float) -> int:
-    """Kafka's protocol has room for 24 days."""
+    """Milliseconds as Kafka's protocol has them: at most 24 days."""
     return min(round(seconds * 1000), 2**31 - 1)
 
 
@@ -161,24 +162,25 @@ _Shared: TypeAlias = tuple[QuotaKey, Sharers]
 
 
 class ClientQuotas:
-    """All clients with quotas that this broker has heard of lately."""
+    """The clients with quotas that this broker has served lately."""
 
     def __init__(self, settings: Callable[[], BrokerSettings], metrics: QuotaMetrics) -> None:
         """`settings` returns the current settings."""
         self._settings = settings
         self.metrics = metrics
         self.active = False
-        """Whether any user or client id has a quota."""
+        """Whether a user or a client id has a quota."""
         self._quotas: Quotas = {}
         self._generation = 0
         self._clients: dict[tuple[str, str | None], QuotaClient] = {}
-        """The one that was used last is the last one."""
-        # A rate lives as long as one of its clients is known: changed quotas keep what was used.
+        """In the order of their last requests."""
+        # A rate lives as long as one of its clients is known. So when a quota changes, the use
+        # measured so far counts against its new value.
         self._rates: WeakValueDictionary[_Shared, _SharedRate] = WeakValueDictionary()
         self._buckets: WeakValueDictionary[_Shared, _SharedBucket] = WeakValueDictionary()
 
     def renew(self, quotas: Quotas) -> None:
-        """Other quotas hold from now on."""
+        """Apply these quotas from now on, in place of all earlier ones."""
         self._quotas = quotas
         self._generation += 1
         self.active = any(entity.ip is None for entity in quotas)
@@ -186,8 +188,10 @@ class ClientQuotas:
             self._clients.clear()
 
     def of(self, user: str, client_id: str | None) -> QuotaClient:
-        """The quotas of a client. Those of the clients that were asked for longest ago are
-        forgotten."""
+        """The quotas of a client.
+
+        Above `quota.clients.max` clients, the broker drops the one whose last request is oldest.
+        """
         key = user, client_id
         known = self._clients.pop(key, None)
         if known is None or known.generation != self._generation:

@@ -12,18 +12,18 @@ from tidelog.coordinator.cluster.records.client_quotas import DEFAULT_NAME, Quot
 
 
 class ConnectionRates:
-    """The new connections of addresses with a quota, or with the default one."""
+    """The rates of new connections of addresses with a quota, their own or the default one."""
 
     def __init__(self, settings: Callable[[], BrokerSettings]) -> None:
         """`settings` returns the current settings."""
         self._settings = settings
         self._quotas: dict[str, float] = {}
-        """By address; that of the default has no name."""
+        """By address; the default quota has the empty name."""
         self._rates: dict[str, SampledRate] = {}
-        """The address that was seen last is the last one."""
+        """In the order of the last connections."""
 
     def renew(self, quotas: Quotas) -> None:
-        """Other quotas hold from now on. What was opened stays counted."""
+        """Apply these quotas from now on. Connections opened so far count against them."""
         key = QuotaKey.CONNECTION_CREATION_RATE
         self._quotas = {
             address(entity.ip) or DEFAULT_NAME: values[key]
@@ -36,8 +36,8 @@ class ConnectionRates:
     def admits(self, host: str, now: float) -> bool:
         """Count a new connection from an address; False if its quota forbids it.
 
-        A refused connection does not count. So a client that tries again and again gets in at the
-        rate of its quota.
+        A refused connection does not count. So a client that keeps trying is admitted at the rate
+        of its quota.
         """
         if not self._quotas:
             return True

@@ -39,7 +39,10 @@ def limit_of(quotas: Quotas, key: QuotaKey, user: str, client_id: str) -> Limit 
 
 
 def _by_precedence(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, Sharers]]:
-    """Kafka's order. A default is shared by the same clients as a quota of their own."""
+    """The entities whose quota may hold, in Kafka's order, each with the clients that share it.
+
+    Under a default quota the same clients share as under a quota of their own.
+    """
     both, alone = Sharers(user, client_id), Sharers(user, None)
     yield QuotaEntity(user, client_id), both
     yield QuotaEntity(user, DEFAULT_NAME), both

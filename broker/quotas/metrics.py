@@ -10,7 +10,7 @@ from tidelog.counts import Durations, counter, gauge, histogram
 
 @dataclass(slots=True)
 class QuotaMetrics:
-    """What quotas do to requests and connections."""
+    """Counts of requests and connections that quotas delay."""
 
     throttled: Counts = counter(
         "tidelog_throttled_requests", "Requests over a quota, by the quota.", "quota", new=Counts

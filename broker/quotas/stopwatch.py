@@ -13,7 +13,7 @@ P = ParamSpec("P")
 
 
 class Stopwatch:
-    """The time of a request's steps; waits between them do not count, nor does work of others."""
+    """The sum of the durations of a request's steps, without the waits between them."""
 
     __slots__ = ("_clock", "seconds")
 
