@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from cryptography import x509
 
 from tidelog.broker.authentication.principal_rules import PrincipalRules
 from tidelog.broker.settings.settings import TypedValues
+from tidelog.clock import Clock
 from tidelog.errors import InvalidConfiguration
 from tidelog.principal import ANONYMOUS, Principal
 
@@ -90,6 +91,14 @@ class ListenerTls:
 
     def _file_states(self) -> FileStates:
         return tuple([_state_of(path) for path in self._files])
+
+
+async def watch_files(watched: Sequence[ListenerTls], clock: Clock, interval_ms: int) -> NoReturn:
+    """Take files of keys and certificates that change, for ever."""
+    while True:
+        await clock.sleep(interval_ms / 1000)
+        for each in watched:
+            each.reload()
 
 
 def groups_in(subject: x509.Name, attribute: str | None) -> tuple[str, ...]:

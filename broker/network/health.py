@@ -3,10 +3,10 @@
 A broker with a hanging event loop must still answer that it is unhealthy. So nothing here needs
 that loop: the two callables run in this thread, or in one for metrics.
 
-A connection costs a task and no thread. Above the limit, the server aborts the connection that has
-waited longest without a complete request. So a probe, which sends its request at once, always gets
-an answer. Slow work, the exposition of the metrics, is done once for all waiting requests, with
-pauses, so that scrapes do not take the broker's processor.
+A connection costs a task and no thread. Above the limit, the server ends the connection that has
+waited longest without a complete request, its TLS handshake included. So a probe, which sends its
+request at once, always gets an answer. Slow work, the exposition of the metrics, is done once for
+all waiting requests, with pauses, so that scrapes do not take the broker's processor.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from typing import Any, Final, NoReturn
 
+from tidelog.broker.network.http_access import HttpAccess
 from tidelog.broker.telemetry.metrics import CONTENT_TYPE
 from tidelog.clock import Clock
 
@@ -49,6 +50,7 @@ class HealthServer:
         host: str,
         port: int,
         *,
+        access: HttpAccess,
         health: Health,
         exposition: Callable[[], bytes],
         connections_max: int,
@@ -63,7 +65,7 @@ class HealthServer:
         self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._socket.setblocking(False)
         self._serving = _Serving(
-            health, _Metrics(exposition, clock), connections_max, timeout_seconds
+            access, health, _Metrics(exposition, clock), connections_max, timeout_seconds
         )
         self._clock = clock
         self._loop = asyncio.SelectorEventLoop()
@@ -109,21 +111,27 @@ class _Serving:
     """The server's connections."""
 
     def __init__(
-        self, health: Health, metrics: _Metrics, connections_max: int, timeout_seconds: float
+        self,
+        access: HttpAccess,
+        health: Health,
+        metrics: _Metrics,
+        connections_max: int,
+        timeout_seconds: float,
     ) -> None:
+        self._access = access
         self._health = health
         self._metrics = metrics
         self._connections_max = connections_max
         self._timeout_seconds = timeout_seconds
-        self._asking: dict[asyncio.StreamWriter, None] = {}
+        self._asking: dict[socket.socket, None] = {}
         """Connections without a complete request, the oldest first."""
-        self._answered: set[asyncio.StreamWriter] = set()
+        self._answered: set[socket.socket] = set()
 
     async def serve(self, connection: socket.socket) -> None:
         """Serve one connection, which carries one request. Raises nothing."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                await self._serve(connection)
+                await self._counted(connection)
         except (OSError, EOFError):
             # No log line for a client that vanishes or is too slow.
             connection.close()
@@ -131,28 +139,45 @@ class _Serving:
             logger.exception("HTTP request failed")
             connection.close()
 
-    async def _serve(self, connection: socket.socket) -> None:
-        reader, writer = await asyncio.open_connection(sock=connection, limit=HEADER_BYTES_MAX)
-        self._asking[writer] = None
+    async def _counted(self, connection: socket.socket) -> None:
+        self._asking[connection] = None
         self._make_room()
         try:
-            head = await self._head(reader)
-            self._asking.pop(writer, None)
-            self._answered.add(writer)
-            writer.write(await self._answer(head))
-            await writer.drain()
-            writer.close()
-            await writer.wait_closed()
+            reader, writer = await self._streams(connection)
+            try:
+                head = await self._head(reader)
+                self._asking.pop(connection, None)
+                self._answered.add(connection)
+                writer.write(await self._answer(head))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+            finally:
+                writer.transport.abort()
         finally:
-            self._asking.pop(writer, None)
-            self._answered.discard(writer)
-            writer.transport.abort()
+            self._asking.pop(connection, None)
+            self._answered.discard(connection)
+
+    async def _streams(
+        self, connection: socket.socket
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Shake hands if the server has a certificate. OSError if that fails."""
+        tls = self._access.tls
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(HEADER_BYTES_MAX)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, connection, ssl=None if tls is None else tls.context
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     def _make_room(self) -> None:
         if len(self._asking) + len(self._answered) > self._connections_max:
             oldest = next(iter(self._asking))
             del self._asking[oldest]
-            oldest.transport.abort()
+            # The task of the connection meets its end.
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
 
     async def _head(self, reader: asyncio.StreamReader) -> bytes:
         try:
@@ -162,14 +187,21 @@ class _Serving:
 
     async def _answer(self, head: bytes) -> bytes:
         request = _Request(head)
+        is_admitted = request.understood and self._access.admits(request.authorization)
         if not request.understood:
             pass
         elif request.command not in ("GET", "HEAD"):
             request.send_error(HTTPStatus.NOT_IMPLEMENTED)
         elif request.asked == "/healthz":
+            # Probes have no token: they learn the verdict, and no names.
             problems = list(self._health())
             status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
-            request.answer_json(status, {"healthy": not problems, "problems": problems})
+            document: dict[str, Any] = {"healthy": not problems}
+            if is_admitted:
+                document["problems"] = problems
+            request.answer_json(status, document)
+        elif not is_admitted:
+            request.answer_json(HTTPStatus.UNAUTHORIZED, {"error": "a bearer token is needed"})
         elif request.asked != "/metrics":
             request.answer_json(HTTPStatus.NOT_FOUND, {"error": "only /healthz and /metrics"})
         elif len(self._answered) > self._connections_max // 2:
@@ -230,11 +262,18 @@ class _Request(BaseHTTPRequestHandler):
         """The path, without the query."""
         return self.path.partition("?")[0]
 
+    @property
+    def authorization(self) -> str | None:
+        """The header that may hold a token."""
+        return self.headers.get("Authorization")
+
     def answer_json(self, status: HTTPStatus, document: dict[str, Any]) -> None:
         self.answer(status, "application/json", json.dumps(document).encode() + b"\n")
 
     def answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
         self.send_response(status)
+        if status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import NoReturn
 
 from tidelog.broker.authentication.attempt import SaslTerms
@@ -17,10 +16,10 @@ from tidelog.broker.authentication.inter_broker import (
 from tidelog.broker.authentication.oauthbearer import signing_keys
 from tidelog.broker.authentication.sasl import ENABLED, PresentCredentials, sasl_terms
 from tidelog.broker.authentication.signing_keys import SigningKeys
-from tidelog.broker.authentication.tls import ListenerTls
+from tidelog.broker.authentication.tls import ListenerTls, watch_files
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.network.reserved_address import ReservedAddress
-from tidelog.broker.settings.listeners import ListenerConfigs
+from tidelog.broker.settings.listeners import ListenerConfigs, is_loopback
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.client.security import OAUTHBEARER
 from tidelog.clock import Clock
@@ -54,10 +53,7 @@ class OpenedListeners:
 
     async def watch_certificates(self, clock: Clock, interval_ms: int) -> NoReturn:
         """Take files of keys and certificates that change, for ever."""
-        while True:
-            await clock.sleep(interval_ms / 1000)
-            for each in self._certificates():
-                each.reload()
+        await watch_files(self._certificates(), clock, interval_ms)
 
     def _certificates(self) -> list[ListenerTls]:
         between = self.between_brokers.tls
@@ -135,13 +131,6 @@ def unprotected(opened: OpenedListeners, settings: BrokerSettings) -> list[str]:
             config.protocol.uses_tls
             and settings.at_listener(config.name).text("ssl.client.auth") == "required"
         )
-        if not authenticates and not _is_loopback(each.address[0]):
+        if not authenticates and not is_loopback(each.address[0]):
             found.append(config.name)
     return found
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

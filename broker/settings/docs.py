@@ -18,6 +18,7 @@ from tidelog.broker.settings.tables.groups import (
     OF_GROUP_SETTINGS,
     OFFSETS_SETTINGS,
 )
+from tidelog.broker.settings.tables.http import HTTP_SETTINGS
 from tidelog.broker.settings.tables.limits import LIMIT_SETTINGS
 from tidelog.broker.settings.tables.listeners import LISTENER_SETTINGS
 from tidelog.broker.settings.tables.logs import TOPIC_DEFAULT_SETTINGS
@@ -71,6 +72,7 @@ _SECTIONS: Sequence[tuple[str, Sequence[Setting]]] = (
     ("Listeners", LISTENER_SETTINGS),
     ("TLS", TLS_SETTINGS),
     ("Authentication", AUTHENTICATION_SETTINGS),
+    ("HTTP: health and metrics", HTTP_SETTINGS),
     ("Tidelog's own settings", OWN_SETTINGS),
     ("Limits on clients' requests and leftovers", LIMIT_SETTINGS),
     ("Topics: creation, and defaults of their settings", TOPIC_DEFAULT_SETTINGS),

@@ -58,6 +58,14 @@ def is_wildcard(host: str) -> bool:
         return host == ""
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only clients on this machine can connect to an address of this host."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def listener_url(name: str, address: tuple[str, int]) -> str:
     """A listener's address as Kafka's settings write it."""
     host, port = address

@@ -23,14 +23,19 @@ from tidelog.references import has_reference, resolved
 ENVIRONMENT_PREFIX: Final = "TIDELOG_"
 RESERVED_VARIABLES: Final = frozenset(
     {
+        "TIDELOG_ARGUMENTS",
         "TIDELOG_BOOTSTRAP",
+        "TIDELOG_COMMAND_CONFIG",
+        "TIDELOG_HEALTH",
+        "TIDELOG_LOG_FORMAT",
+        "TIDELOG_LOG_LEVEL",
         "TIDELOG_STORE",
         "TIDELOG_MINIO",
         "TIDELOG_HYPOTHESIS_PROFILE",
         "TIDELOG_CRASH_POINTS",
     }
 )
-"""Environment variables of the command line and of the repository's tools; they are no settings."""
+"""Variables of the command line, of the deployment and of the repository's tools: no settings."""
 
 _VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
     {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in BROKER_TABLE}

@@ -30,6 +30,7 @@ from tidelog.broker.settings.tables.brokers import (
     SERVER_SETTINGS,
 )
 from tidelog.broker.settings.tables.groups import GROUP_SETTINGS, OFFSETS_SETTINGS
+from tidelog.broker.settings.tables.http import HTTP_SETTINGS
 from tidelog.broker.settings.tables.limits import LIMIT_SETTINGS
 from tidelog.broker.settings.tables.listeners import LISTENER_SETTINGS
 from tidelog.broker.settings.tables.logs import TOPIC_DEFAULT_SETTINGS
@@ -52,6 +53,7 @@ BROKER_TABLE: Final[Mapping[str, Setting]] = MappingProxyType(
             LISTENER_SETTINGS,
             TLS_SETTINGS,
             AUTHENTICATION_SETTINGS,
+            HTTP_SETTINGS,
             TOPIC_DEFAULT_SETTINGS,
             (setting for setting in TOPIC_SETTINGS if setting.scope is Scope.BOTH),
             REPLICATION_SETTINGS,

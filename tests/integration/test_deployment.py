@@ -37,6 +37,8 @@ VALUES = {
         "external.enabled=true",
         "external.host=broker-%d.example.com",
         "settings.num\\.partitions=3",
+        "variablesSecret=tokens",
+        "filesSecret=certificates",
         "replicas=2",
     ],
 }
@@ -96,7 +98,13 @@ def test_a_pods_commands_start_and_drain_a_broker(helm: Path, values: list[str])
     def moved(words: list[str]) -> list[str]:
         return [word.replace("9092", kafka).replace("9093", http) for word in words]
 
-    pod = {"POD_NAME": "cluster-1", "POD_NAMESPACE": "here", "TIDELOG_STORE": "memory://pod"}
+    pod = {
+        "POD_NAME": "cluster-1",
+        "POD_NAMESPACE": "here",
+        "TIDELOG_STORE": "memory://pod",
+        # The image sets it.
+        "TIDELOG_HEALTH": "http://127.0.0.1:9093/healthz",
+    }
     with served(moved([*container["command"], *container["args"]]), pod) as facts:
         assert facts["broker"] == "1"
         name = "cluster-1.cluster.here.svc" if values is VALUES["plain"] else "broker-1.example.com"
@@ -106,6 +114,13 @@ def test_a_pods_commands_start_and_drain_a_broker(helm: Path, values: list[str])
         # The only broker cannot be drained, which does not hold up its end.
         stop = container["lifecycle"]["preStop"]["exec"]["command"]
         subprocess.run(moved(stop), env=environment_of(pod), check=True)
+
+
+def test_a_probe_speaks_https_to_a_broker_that_does(helm: Path) -> None:
+    keystore = "settings.http\\.ssl\\.keystore\\.location=/etc/tidelog/secrets/http.pem"
+    for values, scheme in (([], "HTTP"), ([keystore], "HTTPS")):
+        container = stateful_set(helm, ["store.url=s3://b/p", *values])
+        assert container["readinessProbe"]["httpGet"]["scheme"] == scheme
 
 
 def test_a_chart_without_a_store_says_what_is_missing(helm: Path) -> None:

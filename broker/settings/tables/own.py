@@ -115,10 +115,5 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         "How long batches staged by an exactly-once sink may be adopted. All brokers need the same"
         " value. Unreferenced ones are kept until their batch is committed, or for at least twice"
         " as long."),
-    Setting("http.connections.max", INT, 64, AtLeast(2),
-        "Connections that the HTTP server (/healthz, /metrics) serves at a time. At the limit, a"
-        " new one replaces the one that has waited longest without a whole request."),
-    Setting("http.request.timeout.ms", INT, 10_000, AtLeast(1),
-        "How long an HTTP client may take to send its request, and to take the answer."),
 )
 # fmt: on

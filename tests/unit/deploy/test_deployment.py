@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.deploy.commands import DEPLOY, environment_of, served
+from tests.unit.deploy.commands import DEPLOY, ROOT, environment_of, served
+from tidelog.broker.settings.loading import load_settings
+from tidelog.broker.settings.settings import BROKER_TABLE
 from tidelog.localstack.ports import free_ports
 from tidelog.localstack.s3_servers import start_moto
 from tidelog.sdk.consumer import Consumer
@@ -58,6 +60,7 @@ def test_the_commands_of_compose_make_a_cluster(compose: dict[str, Any], tmp_pat
             "AWS_ENDPOINT_URL_S3": server.endpoint,
             "AWS_ACCESS_KEY_ID": server.access_key,
             "AWS_SECRET_ACCESS_KEY": server.secret_key,
+            "TIDELOG_HEALTH": brokers[0]["environment"]["TIDELOG_HEALTH"],
         }
         subprocess.run(
             ["tidelog", *services["bucket"]["command"]], env=environment_of(stores), check=True
@@ -82,8 +85,19 @@ def test_the_units_command_runs_a_broker() -> None:
     [line] = re.findall(r"^ExecStart=/opt/tidelog/bin/(.*)$", UNIT.read_text(), re.M)
     arguments = "--listen 127.0.0.1:0 --http 127.0.0.1:0"
     command = line.replace("%i", "7").replace("$TIDELOG_ARGUMENTS", arguments).split()
-    with served(command, {"TIDELOG_STORE": "memory://unit"}) as facts:
+    added = {"TIDELOG_STORE": "memory://unit", "TIDELOG_ARGUMENTS": arguments}
+    with served(command, added) as facts:
         assert facts["broker"] == "7"
+
+
+def test_a_broker_takes_no_variable_of_the_deployment_or_of_the_commands_for_a_setting() -> None:
+    files = [path for path in DEPLOY.rglob("*") if path.is_file()]
+    files += (ROOT / "tidelog" / "cli").rglob("*.py")
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    variables = set(re.findall(r"\bTIDELOG_[A-Z_]+", text))
+    assert {"TIDELOG_HEALTH", "TIDELOG_ARGUMENTS", "TIDELOG_LOG_LEVEL"} <= variables
+    settings = {"TIDELOG_" + name.upper().replace(".", "_") for name in BROKER_TABLE}
+    load_settings(environment=dict.fromkeys(variables - settings, "x"))
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ import click
 import uvloop
 from prometheus_client.process_collector import ProcessCollector
 
+from tidelog.broker.authentication.tls import watch_files
 from tidelog.broker.broker import Broker, first_error
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.network.health import HealthServer
+from tidelog.broker.network.http_access import HttpAccess
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.settings.listeners import is_wildcard
 from tidelog.broker.settings.loading import load_settings
@@ -135,22 +137,39 @@ async def _serve(
 ) -> None:
     metrics = BrokerMetrics()
     async with contextlib.AsyncExitStack() as closing:
+        access = HttpAccess.of(options.settings)
         environment = _environment(store_url, metrics, crash_points, closing)
         broker = Broker(options, environment, metrics)
         health = None
         if http is not None:
-            health = _health_server(http, broker, options.settings, metrics, environment.clock)
+            health = _health_server(
+                http, access, broker, options.settings, metrics, environment.clock
+            )
             closing.callback(health.close)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, broker.stop)
-        loop.add_signal_handler(signal.SIGHUP, broker.reload_certificates)
+
+        def reload() -> None:
+            broker.reload_certificates()
+            if access.tls is not None:
+                access.tls.reload(forced=True)
+
+        loop.add_signal_handler(signal.SIGHUP, reload)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(broker.run())
+                watching = tasks.create_task(_watch(access, options.settings, environment.clock))
                 tasks.create_task(_announce(broker, health, as_json))
+                await broker.run()
+                watching.cancel()
         except ExceptionGroup as errors:
             raise first_error(errors) from None
+
+
+async def _watch(access: HttpAccess, settings: BrokerSettings, clock: Clock) -> None:
+    """Take a certificate of the HTTP server that changes."""
+    if access.tls is not None:
+        await watch_files([access.tls], clock, settings.integer("ssl.files.check.interval.ms"))
 
 
 def _environment(
@@ -219,14 +238,22 @@ def _descriptors_max() -> int | None:
 
 def _health_server(
     address: tuple[str, int],
+    access: HttpAccess,
     broker: Broker,
     settings: BrokerSettings,
     metrics: BrokerMetrics,
     clock: Clock,
 ) -> HealthServer:
+    if missing := access.missing_at(address[0]):
+        logger.warning(
+            "health and metrics are open to clients beyond this machine, without encryption or"
+            " without a token; set what is missing, or listen on 127.0.0.1",
+            extra={"http": shown(address), "missing": ", ".join(missing)},
+        )
     try:
         return HealthServer(
             *address,
+            access=access,
             health=broker.faults,
             exposition=metrics.exposition,
             connections_max=settings.integer("http.connections.max"),

@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidelog.broker.network.health import HealthServer
+from tidelog.broker.network.http_access import HttpAccess
 from tidelog.broker.telemetry.metrics import (
     REQUEST_SECONDS,
     REQUESTS,
@@ -25,6 +26,7 @@ from tidelog.clock import SystemClock
 from tidelog.counts import Durations
 
 Answer = tuple[int, str, bytes]
+OPEN = HttpAccess()
 
 
 @contextmanager
@@ -34,10 +36,12 @@ def serving(
     exposition: Callable[[], bytes] | None = None,
     connections_max: int = 8,
     timeout_seconds: float = 10.0,
+    access: HttpAccess = OPEN,
 ) -> Iterator[HealthServer]:
     server = HealthServer(
         "127.0.0.1",
         0,
+        access=access,
         health=lambda: problems,
         exposition=exposition or BrokerMetrics().exposition,
         connections_max=connections_max,
@@ -204,6 +208,7 @@ def test_a_port_that_is_taken_is_an_error() -> None:
     with serving() as server, pytest.raises(OSError, match="in use"):
         HealthServer(
             *server.address,
+            access=OPEN,
             health=lambda: (),
             exposition=lambda: b"",
             connections_max=2,
