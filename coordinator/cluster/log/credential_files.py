@@ -42,7 +42,7 @@ class _Overtaken(Refused):
 
 
 async def read_credentials(log: MetadataLog, store: ObjectStore) -> tuple[str | None, Credentials]:
-    """The key of the object that counts, and what it holds.
+    """The key of the present object, and its credentials.
 
     Raises StoreError, CorruptObject, UnsupportedFormat.
     """

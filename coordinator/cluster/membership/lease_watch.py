@@ -240,7 +240,7 @@ class LeaseWatch:
         return watch.saw(info, look.leases[info.epoch], look)
 
     def _widen_or_narrow(self, others: Sequence[BrokerInfo], now: float) -> None:
-        """Watch all while none of the next three is known to live; begin when they are silent.
+        """Watch all brokers from when the next three are silent until one of them is known to live.
 
         A broker that has just come into the watch is neither silent nor known to live.
         """
@@ -251,7 +251,7 @@ class LeaseWatch:
             self._all_watched_since = now
 
     def _turns_begin_at(self) -> float:
-        """While all are watched: when the living have had the time to change their leases."""
+        """While all are watched: the time by which each living broker has changed its lease."""
         since = self._all_watched_since
         return -math.inf if since is None else since + self._gap_seconds_max
 

@@ -1,4 +1,4 @@
-"""Quotas of clients as the metadata log has them: whom they limit, and by what."""
+"""Quotas of clients as the metadata log has them: the entities and the numbers."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ VERSION_OF_RECORD: Final[Mapping[type[Record], int]] = MappingProxyType(
         QuotasChanged: QUOTAS_VERSION,
     }
 )
-"""The version from which on brokers read a record; those that are missing are read by all that
-share a bucket."""
+"""The lowest version of brokers that can read a record. The records that the table lacks are known
+to all brokers that share a bucket."""
 
 
 class FeatureRefused(Refused):
