@@ -16,7 +16,7 @@ from tidelog.broker.settings.settings import (
     parse_stored,
 )
 from tidelog.broker.settings.tables.groups import OF_GROUP_SETTINGS
-from tidelog.coordinator.cluster.state.transitions import GROUP_NAME_BYTES_MAX
+from tidelog.coordinator.cluster.state.setting_transitions import GROUP_NAME_BYTES_MAX
 from tidelog.coordinator.group.settings import ConsumerTimeouts
 from tidelog.errors import InvalidConfiguration
 

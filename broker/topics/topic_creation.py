@@ -14,7 +14,7 @@ from tidelog.coordinator.cluster.membership.draining import is_drained, not_live
 from tidelog.coordinator.cluster.records.records import TopicCreated
 from tidelog.coordinator.cluster.records.topics import collision_key, new_topic_id, topic_name_fault
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.coordinator.cluster.state.transitions import PARTITIONS_PER_TOPIC_MAX
+from tidelog.coordinator.cluster.state.topic_transitions import PARTITIONS_PER_TOPIC_MAX
 from tidelog.errors import InvalidConfiguration, TidelogError
 from tidelog.identifiers import BrokerId, Epoch
 from tidelog.protocol.error_codes import ErrorCode

@@ -28,7 +28,7 @@ from tidelog.coordinator.cluster.records.records import (
     TopicDeleted,
 )
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.coordinator.cluster.state.transitions import PARTITIONS_PER_TOPIC_MAX
+from tidelog.coordinator.cluster.state.topic_transitions import PARTITIONS_PER_TOPIC_MAX
 from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Response

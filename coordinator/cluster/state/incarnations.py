@@ -8,6 +8,7 @@ from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import ALONE_VERSION, Endpoint, SlotRange
 from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, Incarnation, Slot
 
+BROKER_ID_MAX = 2**31 - 1
 PLAIN_LISTENER = "PLAINTEXT"
 """The listener of a broker that registered none by name."""
 

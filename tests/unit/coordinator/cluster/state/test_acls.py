@@ -17,7 +17,7 @@ from tidelog.coordinator.cluster.records.records import (
     AclsChanged,
     DrainChanged,
 )
-from tidelog.coordinator.cluster.state import acl_changes, transitions
+from tidelog.coordinator.cluster.state import acl_changes, setting_transitions
 from tidelog.coordinator.cluster.state.acl_changes import (
     AclsRefused,
     TooManyChanges,
@@ -85,7 +85,7 @@ def test_a_change_that_makes_no_sense_is_refused(change: AclsChanged, why: str) 
 
 
 def test_the_number_of_rules_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transitions, "ACL_RULES_MAX", 2)
+    monkeypatch.setattr(setting_transitions, "ACL_RULES_MAX", 2)
     state = with_rules(READ, WRITE)
     with pytest.raises(InvalidRecord, match="takes at most 2; delete some"):
         after(state, 1, AclsChanged((rule("READ", "delays"),)))

@@ -20,7 +20,7 @@ from tidelog.coordinator.cluster.records.records import (
     QUOTAS_VERSION,
     QuotasChanged,
 )
-from tidelog.coordinator.cluster.state import transitions
+from tidelog.coordinator.cluster.state import setting_transitions
 from tidelog.coordinator.cluster.state.draft import InvalidRecord
 from tidelog.coordinator.cluster.state.features import FeatureRefused
 from tidelog.coordinator.cluster.state.quota_changes import altering
@@ -84,7 +84,7 @@ def test_quotas_that_make_no_sense_are_refused(change: QuotasChanged, why: str) 
 
 
 def test_the_number_of_entities_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transitions, "QUOTA_ENTITIES_MAX", 2)
+    monkeypatch.setattr(setting_transitions, "QUOTA_ENTITIES_MAX", 2)
     with pytest.raises(InvalidRecord, match="have quotas already"):
         after(with_quotas(), 1, QuotasChanged(QuotaEntity("bob"), RATES))
     state = after(with_quotas(), 1, QuotasChanged(APP, {"request_percentage": 5.0}))

@@ -226,7 +226,7 @@ REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], s
     ("two ends", harbour, 1, [MOVED_TWICE], "either the log's end or"),
     ("another tenure's end", harbour, 1, [MOVED_LATE], "at leader epoch 0, and cannot end"),
     ("move nothing", harbour, 1, [PartitionMoved(FLIGHTS, 9, Epoch(2), "h")], "no partition 9"),
-    ("give up another's", harbour, 2, [given_up(0, "h")], "cannot give up"),
+    ("give up another's", harbour, 2, [given_up(0, "h")], "cannot accept its loss"),
     ("give up to nothing", harbour, 1, [given_up(0, "")], "no image"),
     ("give up what is not", harbour, 1, [given_up(7, "h")], "no partition 7"),
     ("give up twice", harbour, 1, [given_up(0, "h", (5, 9), (9, 10))], "do not ascend"),
