@@ -134,10 +134,11 @@ class Access:
         is_quiet: bool = False,
     ) -> bool:
         """Whether the principal may do it."""
-        want = Want(operation, resource_type, name, is_quiet)
-        decision = self._decision(want)
+        decision = self._authorizer.decision(
+            self._principal, self._host, operation, resource_type, name
+        )
         if not (decision.is_allowed or is_quiet):
-            self._note(want, decision)
+            self._note(Want(operation, resource_type, name), decision)
         return decision.is_allowed
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
@@ -145,13 +146,7 @@ class Access:
         return sum(
             1 << operation
             for operation in OPERATIONS[resource_type]
-            if self._decision(Want(operation, resource_type, name)).is_allowed
-        )
-
-    def _decision(self, want: Want) -> AccessDecision:
-        operation, resource_type, name, _ = want
-        return self._authorizer.decision(
-            self._principal, self._host, operation, resource_type, name
+            if self.may(operation, resource_type, name, is_quiet=True)
         )
 
     def _note(self, want: Want, decision: AccessDecision) -> None:

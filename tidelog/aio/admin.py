@@ -6,8 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from tidelog.client.quotas import LimitedClient
 from tidelog.sdk import admin as blocking
-from tidelog.sdk.admin import BROKERS_DEFAULT, GroupDescription, TransactionDescription
+from tidelog.sdk.admin import (
+    BROKERS_DEFAULT,
+    GroupDescription,
+    TransactionDescription,
+)
 
 
 class Admin:
@@ -73,3 +78,22 @@ class Admin:
     async def transaction(self, transactional_id: str) -> TransactionDescription:
         """The newest transaction of a transactional id."""
         return await asyncio.to_thread(self._admin.transaction, transactional_id)
+
+    async def quotas(
+        self, *, user: str | None = None, client_id: str | None = None, ip: str | None = None
+    ) -> dict[LimitedClient, dict[str, float]]:
+        """The quotas of all clients with these names."""
+        return await asyncio.to_thread(self._admin.quotas, user=user, client_id=client_id, ip=ip)
+
+    async def set_quotas(
+        self,
+        quotas: Mapping[str, float | None],
+        *,
+        user: str | None = None,
+        client_id: str | None = None,
+        ip: str | None = None,
+    ) -> None:
+        """Set quotas of a user, a client id, both, or an address. None removes a quota."""
+        await asyncio.to_thread(
+            self._admin.set_quotas, quotas, user=user, client_id=client_id, ip=ip
+        )

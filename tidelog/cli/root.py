@@ -31,6 +31,7 @@ COMMANDS = {
         "configs",
         "groups",
         "acls",
+        "quotas",
         "transactions",
         "users",
         "produce",

@@ -1,4 +1,4 @@
-"""An administrator: topics, settings, groups and transactions."""
+"""An administrator: topics, settings, groups, transactions and quotas."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from tidelog.client.pool import Client
+from tidelog.client.quotas import LimitedClient, alter_quotas, describe_quotas
 from tidelog.client.security import security_of
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transactions.admin import describe_transaction, list_transactions
@@ -205,6 +206,36 @@ class Admin:
             )
 
         return self._ask_directly(ask)
+
+    def quotas(
+        self, *, user: str | None = None, client_id: str | None = None, ip: str | None = None
+    ) -> dict[LimitedClient, dict[str, float]]:
+        """The quotas of all clients with these names, by the quotas' names.
+
+        The name `<default>` stands for all that have no quotas of their own.
+        """
+        chosen = LimitedClient(user, client_id, ip)
+
+        async def ask(client: Client) -> dict[LimitedClient, dict[str, float]]:
+            return await describe_quotas(client, chosen)
+
+        return self._ask_directly(ask)
+
+    def set_quotas(
+        self,
+        quotas: Mapping[str, float | None],
+        *,
+        user: str | None = None,
+        client_id: str | None = None,
+        ip: str | None = None,
+    ) -> None:
+        """Set quotas of a user, a client id, both, or an address. None removes a quota."""
+        limited = LimitedClient(user, client_id, ip)
+
+        async def ask(client: Client) -> None:
+            await alter_quotas(client, limited, quotas)
+
+        self._ask_directly(ask)
 
     def _metadata(self) -> Any:
         def ask(seconds: float) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,6 +24,12 @@ class Asking(NamedTuple):
 
 NeedsOfRequest: TypeAlias = Callable[[Asking], Iterable[Need]]
 NeedsOfElement: TypeAlias = Callable[[Any, Asking], Iterable[Need]]
+KeysOfRequest: TypeAlias = Callable[[Any, ClusterState], "Sequence[Hashable] | None"]
+
+
+def nothing_needed(_asking: Asking) -> Iterable[Need]:
+    """For requests that are served in any case, at least in part."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class Shown:
 class Permission:
     """What the requests of one API need."""
 
-    whole: NeedsOfRequest = lambda _asking: ()
+    whole: NeedsOfRequest = nothing_needed
     """Needed for anything at all. The response to a refusal has the error of the first lack."""
     parts: tuple[Parts, ...] = ()
     shown: tuple[Shown, ...] = ()
@@ -71,5 +77,8 @@ class Permission:
     """Removes from the response what the client may not see in another way."""
     by_handler: tuple[tuple[AclOperation, ResourceType], ...] = ()
     """What the handler itself asks of `RequestContext.access`."""
+    keys: KeysOfRequest | None = None
+    """Short names of all that a request needs, to remember that it was allowed. None for a request
+    that is not worth it. Only for requests whose permissions leave no line in the audit log."""
     is_open: bool = False
     """Whether everyone may send the request."""

@@ -6,7 +6,7 @@ same rules: operators need ALTER on the cluster, brokers CLUSTER_ACTION.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from tidelog.broker.dispatch.permissions.declarations import (
     Shown,
 )
 from tidelog.broker.settings.config_changes import ConfigResourceType as Settings
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.protocol.api import ApiKey, OwnApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.own.features import NO_LEVEL
@@ -41,7 +42,8 @@ _GROUP_KEYS, _TRANSACTION_KEYS = 0, 1
 _ATTRIBUTES, _TRANSACTIONAL = 22, 0x10
 """The position of a batch's flags, and the one of transactional batches."""
 _UNKNOWN_NUMBER: Final = -1
-TOPIC_NAME_LENGTH_MAX: Final = 249
+NAME_LENGTH_MAX: Final = 249
+"""The longest name that is remembered, that of a topic."""
 
 
 def _on_cluster(*operations: AclOperation) -> NeedsOfRequest:
@@ -79,7 +81,7 @@ def _each_topic(operation: AclOperation) -> NeedsOfElement:
         name = _topic_name(element, asking)
         if name is None:
             return ()
-        if len(name) <= TOPIC_NAME_LENGTH_MAX:
+        if len(name) <= NAME_LENGTH_MAX:
             return (needed(operation, TOPIC, name),)
         return (Need.of(Want(operation, TOPIC, name)),)
 
@@ -108,6 +110,33 @@ def _produce(asking: Asking) -> tuple[Need, ...]:
                     return (Need((), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),)
                 return (Need.of(Want(WRITE, TRANSACTIONAL_ID, request.transactional_id)),)
     return ()
+
+
+def _keys_of_produce(request: Any, state: ClusterState) -> list[Hashable] | None:
+    """The topics, and the transactional id in a tuple."""
+    keys: list[Hashable] = []
+    is_transactional = False
+    for topic in request.topic_data:
+        name = topic.name
+        topic_id = topic.topic_id
+        if topic_id is not NULL_UUID and topic_id != NULL_UUID:
+            known = state.topics.get(topic_id)
+            if known is None:
+                return None
+            name = known.name
+        if len(name) > NAME_LENGTH_MAX:
+            return None
+        keys.append(name)
+        for data in topic.partition_data:
+            records = data.records
+            if records is not None and len(records) > _ATTRIBUTES:
+                is_transactional |= records[_ATTRIBUTES] & _TRANSACTIONAL != 0
+    if is_transactional:
+        transactional_id = request.transactional_id
+        if transactional_id is None or len(transactional_id) > NAME_LENGTH_MAX:
+            return None
+        keys.append((transactional_id,))
+    return keys
 
 
 def _coordinator_of(key: str, key_type: int) -> Iterator[Need]:
@@ -362,6 +391,7 @@ _DATA: Final[Mapping[int, Permission]] = {
     ApiKey.PRODUCE: Permission(
         whole=_produce,
         parts=(Parts(("topic_data",), ("responses",), _each_topic(WRITE)),),
+        keys=_keys_of_produce,
     ),
     # The partitions of a fetch session are in no request.
     ApiKey.FETCH: Permission(by_handler=((READ, TOPIC),)),

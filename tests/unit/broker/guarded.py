@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from tests.unit.broker.one_broker import OneBroker, World
 from tidelog.broker.authorization.audit import AuditLog
 from tidelog.broker.authorization.authorizer import Authorizer
-from tidelog.broker.dispatch.permissions.guard import Guard
+from tidelog.broker.dispatch.permissions.guard import Guard, Handler
 from tidelog.broker.dispatch.permissions.table import PERMISSIONS
 from tidelog.broker.dispatch.routes import HANDLERS
 from tidelog.broker.handlers.error_responses import count_errors
@@ -40,6 +40,7 @@ class GuardedBroker:
         self.table = NO_RULES
         self.audit = AuditLog(SystemClock(), 1_000_000)
         self.guard = Guard(self.authorizer(), self.audit)
+        self._handlers: dict[int, Handler] = {}
 
     def authorizer(self) -> Authorizer:
         return Authorizer(
@@ -78,7 +79,10 @@ class GuardedBroker:
         received = decode(type(request), b"".join(map(bytes, encode(request, version))), version)
         context = RequestContext(version, 1, "test", host, 1, principal=principal)
         name = type(request).__name__.removesuffix("Request")
-        handler = self.guard.guarded(key, name, PERMISSIONS[key], HANDLERS[key])
+        handler = self._handlers.get(key)
+        if handler is None:
+            handler = self.guard.guarded(key, name, PERMISSIONS[key], HANDLERS[key])
+            self._handlers[key] = handler
         async with asyncio.timeout(20):
             answer = await handler(self.one.broker.services, received, context)
         if answer is None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from tidelog import aio
+from tidelog.client.errors import RequestRefused
 from tidelog.errors import InvalidConfiguration
 from tidelog.sdk.admin import Admin
 from tidelog.sdk.errors import KafkaRequestError, RetriableError
@@ -47,6 +51,28 @@ def test_an_open_transaction_is_described(shared: Broker) -> None:
         found = admin.transaction("described")
     assert (found.state, found.partitions) == ("Ongoing", ((topic, 0),))
     assert found.timeout_ms == 60_000
+
+
+def test_quotas_are_set_listed_and_removed(shared: Broker) -> None:
+    admin = Admin(shared.bootstrap)
+    admin.set_quotas({"producer_byte_rate": 1000, "request_percentage": 12.5}, user="alice")
+    admin.set_quotas({"consumer_byte_rate": 2000}, user="alice", client_id="<default>")
+    mine = {"producer_byte_rate": 1000, "request_percentage": 12.5}
+    assert admin.quotas(user="alice") == {
+        ("alice", None, None): mine,
+        ("alice", "<default>", None): {"consumer_byte_rate": 2000},
+    }
+    assert admin.quotas(client_id="<default>").keys() == {("alice", "<default>", None)}
+    admin.set_quotas({"producer_byte_rate": None, "request_percentage": None}, user="alice")
+    assert [*asyncio.run(aio.Admin(shared.bootstrap).quotas())] == [("alice", "<default>", None)]
+    asyncio.run(
+        aio.Admin(shared.bootstrap).set_quotas(
+            {"consumer_byte_rate": None}, user="alice", client_id="<default>"
+        )
+    )
+    assert admin.quotas() == {}
+    with pytest.raises(RequestRefused, match="Invalid empty client quota entity"):
+        admin.set_quotas({"producer_byte_rate": 1})
 
 
 def test_without_a_broker_a_call_ends_at_its_limit(broker: Broker) -> None:

@@ -63,6 +63,25 @@ def test_the_memory_of_decisions_is_bounded() -> None:
         assert len(authorizer._decisions) <= 3
 
 
+def test_what_was_granted_is_remembered_until_the_rules_change() -> None:
+    rules = Rules(table_of(rule("WRITE", "orders")))
+    granted = rules.authorizer(decisions_max=3).granted()
+    assert not granted.includes(ALICE, "h", ["orders"])
+    granted.add(ALICE, "h", ["orders", ("booking",)])
+    assert granted.includes(ALICE, "h", ["orders"])
+    assert granted.includes(ALICE, "h", [("booking",), "orders"])
+    assert granted.includes(ALICE, "h", [])
+    # A transactional id is no topic, and another name, host or principal was granted nothing.
+    assert not granted.includes(ALICE, "h", ["orders", "booking"])
+    assert not granted.includes(ALICE, "other", ["orders"])
+    assert not granted.includes(Principal("alice", ("admins",)), "h", ["orders"])
+    rules.table = rules.table.changed((rule("WRITE", "orders", deny=True),), ())
+    assert not granted.includes(ALICE, "h", ["orders"])
+    for number in range(20):
+        granted.add(ALICE, "h", [f"t{number}"])
+        assert sum(map(len, granted._by_asker.values())) <= 3
+
+
 def test_super_users_may_do_everything_in_spite_of_denials() -> None:
     rules = Rules(table_of(rule("ALL", "*", principal="User:*", deny=True)))
     authorizer = rules.authorizer("User:alice", "Group:admins")

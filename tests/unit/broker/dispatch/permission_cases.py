@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -15,7 +16,7 @@ from tidelog.broker.authorization.access import REFUSALS
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.protocol.message import Request
+from tidelog.protocol.message import Request, Struct
 from tidelog.protocol.schemas import (
     consumer_groups,
     coordinators,
@@ -633,3 +634,76 @@ CASES: Final = [
     ),
 ]
 OPEN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+DESCRIBING: Final = frozenset({"READ", "WRITE", "DELETE", "ALTER", "DESCRIBE"})
+FINDS: Final = tuple(
+    (coordinators.FindCoordinatorRequest(coordinator_keys=[key], key_type=kind), 4)
+    for kind, key in ((0, GROUP), (1, TRANSACTION))
+)
+"""Requests after which the coordinators know the group and the transactional id."""
+BEGINNINGS: Final = (
+    (
+        group_offsets.OffsetCommitRequest(
+            group_id=GROUP,
+            topics=[
+                group_offsets.OffsetCommitRequestTopic(
+                    name=TOPIC,
+                    partitions=[
+                        group_offsets.OffsetCommitRequestPartition(
+                            partition_index=0, committed_offset=0, committed_metadata=""
+                        )
+                    ],
+                )
+            ],
+        ),
+        8,
+    ),
+    (
+        transactions.InitProducerIdRequest(
+            transactional_id=TRANSACTION, transaction_timeout_ms=60_000
+        ),
+        4,
+    ),
+)
+"""Requests with their versions after which a group has an offset and a transactional id exists."""
+
+
+def rules_for(need: Needed) -> Iterator[tuple[str, list[AclRule], bool]]:
+    """Each kind of rule, and whether it allows what is needed."""
+    everywhere = need.rule(name="*")
+    prefix = need.name[:3]
+    yield "no rule", [], False
+    yield "allow", [need.rule()], True
+    yield "all operations", [need.rule("ALL")], True
+    yield "prefix", [need.rule(name=prefix, prefixed=True)], True
+    yield "wildcard", [everywhere], True
+    yield "deny everywhere", [need.rule(), need.rule(name="*", deny=True)], False
+    # A denial for one resource leaves others.
+    yield "deny", [everywhere, need.rule(deny=True)], need.is_of_any
+    denying = need.rule(name=prefix, prefixed=True, deny=True)
+    yield "deny by a prefix", [everywhere, denying], need.is_of_any
+    yield "deny everyone", [everywhere, need.rule(principal="User:*", deny=True)], need.is_of_any
+    yield "another resource", [need.rule(name=need.name + "2")], need.is_of_any
+    yield "another principal", [need.rule(principal="User:bob")], False
+    yield "another host", [need.rule(host="10.0.0.9")], False
+    is_about_describing = need.operation == "DESCRIBE"
+    yield "describe only", [need.rule("DESCRIBE")], is_about_describing
+    for operation in sorted(DESCRIBING - {need.operation}):
+        implies = is_about_describing or operation == need.instead
+        yield f"{operation} only", [need.rule(operation)], implies
+
+
+def with_topic_id(node: Any, topic_id: UUID) -> Any:
+    """A copy with the topic's real id."""
+    node = deepcopy(node)
+
+    def fill(struct: Struct) -> None:
+        for each_field in struct.FIELDS:
+            value = getattr(struct, each_field.name)
+            if value == TOPIC_ID:
+                setattr(struct, each_field.name, topic_id)
+            for each in value if isinstance(value, list) else ():
+                if isinstance(each, Struct):
+                    fill(each)
+
+    fill(node)
+    return node

@@ -9,11 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.broker.guarded import ADMIN, ALICE, GuardedBroker, codes, guarded_broker
+from tests.unit.broker.guarded import ADMIN, ALICE, HOST, GuardedBroker, codes, guarded_broker
 from tests.unit.broker.one_broker import batch, run, until
 from tests.unit.coordinator.cluster.acls import rule
 from tidelog.acl_codes import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
 from tidelog.broker.handlers.request_context import CloseConnection
+from tidelog.principal import Principal
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.metadata import (
     DescribeClusterRequest,
@@ -106,6 +107,52 @@ def test_a_produce_appends_what_is_allowed_and_refuses_the_rest() -> None:
             assert [fetched[name].high_watermark for name in (MINE, OTHER)] == [1, 0]
             errors = broker.one.broker.metrics.api("Produce").errors
             assert errors.of(REFUSED.name).value == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_produce_that_was_allowed_is_refused_when_the_rules_or_its_client_change(
+    version: int,
+) -> None:
+    async def main() -> None:
+        async with guarded_broker() as broker:
+            mine, other = await two_topics(broker)
+            ids = {MINE: mine, OTHER: other}
+
+            async def ask(*names: str, principal: Principal = ALICE, host: str = HOST) -> set[int]:
+                request = produce_to(*names)
+                for topic in request.topic_data:
+                    topic.topic_id = ids[topic.name]
+                return set(codes(await broker.ask(request, version, principal, host)))
+
+            allow, deny = rule("WRITE", "*", host=HOST), rule("WRITE", OTHER, deny=True)
+            broker.allow(allow)
+            for _ in range(2):
+                assert await ask(MINE, OTHER) == set()
+                assert await ask(MINE, host="10.0.0.9") == {REFUSED}
+                assert await ask(MINE, principal=Principal("bob")) == {REFUSED}
+            broker.allow(allow, deny)
+            for _ in range(2):
+                assert await ask(MINE) == set()
+                assert await ask(MINE, OTHER) == {REFUSED}
+
+    run(main)
+
+
+def test_transactional_records_need_their_permission_after_plain_ones() -> None:
+    async def main() -> None:
+        async with guarded_broker() as broker:
+            await two_topics(broker)
+            broker.allow(rule("WRITE", MINE))
+            assert not codes(await broker.ask(produce_to(MINE), 9))
+            request = produce_to(MINE)
+            request.transactional_id = MINE
+            request.topic_data[0].partition_data[0].records = batch(
+                b"x", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True
+            )
+            answer = await broker.ask(request, 9)
+            assert codes(answer) == {ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
 
     run(main)
 
