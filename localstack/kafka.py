@@ -1,4 +1,4 @@
-"""Apache Kafka as a peer and an oracle: jars from Maven Central, a one-node server, its tools."""
+"""Apache Kafka as a peer and an oracle: jars from Maven Central, servers, its tools."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
@@ -21,15 +21,17 @@ READY_SECONDS_MAX = 120.0
 _ALL = ("kafka_2.13", "kafka-tools", "kafka-streams")
 _PROPERTIES = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller_port}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+default.replication.factor={replicas}
+min.insync.replicas={in_sync}
+offsets.topic.replication.factor={replicas}
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={in_sync}
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
@@ -63,47 +65,97 @@ def java_command(lib: Path, main: str, arguments: Sequence[str], heap: str = "25
 
 @dataclass(slots=True)
 class ApacheKafka:
-    """A running one-node Kafka. As a context manager it is killed at the end."""
+    """A node of Kafka, broker and controller. As a context manager it is killed at the end."""
 
-    process: subprocess.Popen[bytes]
     bootstrap: str
     data: Path
+    _command: list[str]
+    _log_path: Path
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.run()
 
     @classmethod
     def start(cls, folder: Path, cache: Path, heap: str = "1g") -> ApacheKafka:
-        """Format a new node in `folder` and wait until it accepts connections."""
+        """Format a cluster of one node in `folder` and wait until it accepts connections."""
+        (server,) = cls.start_nodes(folder, cache, 1, heap)
+        return server
+
+    @classmethod
+    def start_nodes(
+        cls, folder: Path, cache: Path, count: int, heap: str = "1g"
+    ) -> list[ApacheKafka]:
+        """Format a cluster in `folder` and wait until all its nodes accept connections.
+
+        Each partition has up to three replicas, of which all but one must have a record.
+        """
         lib = kafka_jars(cache)
-        folder.mkdir(parents=True, exist_ok=True)
-        port, controller_port = free_ports(2)
-        properties = folder / "server.properties"
-        data = folder / "data"
-        properties.write_text(
-            _PROPERTIES.format(port=port, controller_port=controller_port, data=data)
-        )
-        log_path = folder / "kafka.log"
+        replicas = min(3, count)
+        ports = free_ports(2 * count)
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        voters = ",".join(f"{node}@{addresses[count + node]}" for node in range(count))
         storage = "kafka.tools.StorageTool"
         made = subprocess.run(
             java_command(lib, storage, ["random-uuid"]), capture_output=True, text=True, check=True
         )
         cluster = made.stdout.split()[-1]
-        formatting = ["format", "-t", cluster, "-c", str(properties)]
-        subprocess.run(java_command(lib, storage, formatting), capture_output=True, check=True)
-        with log_path.open("wb") as log:
-            process = subprocess.Popen(
-                java_command(lib, "kafka.Kafka", [str(properties)], heap),
+        commands = []
+        for node in range(count):
+            place = folder / str(node)
+            place.mkdir(parents=True)
+            properties = place / "server.properties"
+            properties.write_text(
+                _PROPERTIES.format(
+                    node=node,
+                    voters=voters,
+                    port=ports[node],
+                    controller_port=ports[count + node],
+                    data=place / "data",
+                    replicas=replicas,
+                    in_sync=max(1, replicas - 1),
+                )
+            )
+            formatting = ["format", "-t", cluster, "-c", str(properties)]
+            subprocess.run(java_command(lib, storage, formatting), capture_output=True, check=True)
+            commands.append(java_command(lib, "kafka.Kafka", [str(properties)], heap))
+        nodes = [
+            cls(addresses[node], folder / str(node) / "data", command, folder / f"kafka-{node}.log")
+            for node, command in enumerate(commands)
+        ]
+        try:
+            for server in nodes:
+                server.wait_until_ready()
+        except KafkaNotAvailable:
+            for server in nodes:
+                server.kill()
+            raise
+        return nodes
+
+    def run(self) -> None:
+        """Start its process, at first or again."""
+        with self._log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "LC_ALL": "C"},
             )
-        server = cls(process, f"127.0.0.1:{port}", data)
+
+    def wait_until_ready(self) -> None:
+        """Wait until it accepts connections. Raises KafkaNotAvailable."""
         deadline = time.monotonic() + READY_SECONDS_MAX
-        while not accepts(port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                server.kill()
-                raise KafkaNotAvailable(f"Kafka did not start:\n{log_tail(log_path)}")
+        while not accepts(int(self.bootstrap.split(":")[1])):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise KafkaNotAvailable(f"Kafka did not start:\n{log_tail(self._log_path)}")
             time.sleep(0.2)
-        return server
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for the end."""
+        self.process.terminate()
+        self.process.wait()
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""

@@ -15,6 +15,9 @@ from tidelog.localstack.ports import free_ports
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
+    # Of members that are killed; those of the classic protocol choose it.
+    "group.consumer.session.timeout.ms": 10_000,
+    "group.consumer.min.session.timeout.ms": 10_000,
     "offsets.topic.num.partitions": 6,
     "transaction.state.log.num.partitions": 6,
 }

@@ -1,6 +1,6 @@
-"""Three brokers on one store: consume, transform, produce in transactions while brokers and workers
-are killed, stopped and cut off. Each input has its outputs once, in order, and nothing aborted is
-seen."""
+"""Three brokers on one store: exactly-once jobs of librdkafka, Java, Kafka Streams and Spark while
+brokers and jobs are killed, stopped and cut off. Each input has its outputs once, in order, and
+nothing aborted is seen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -19,8 +19,17 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.chaos.etl import SOURCE
 from tests.chaos_cluster.cluster import CUTS, DEATHS, Cluster
-from tests.compat.test_transactions import Worker
+from tests.chaos_cluster.jobs import (
+    KEYS,
+    DerivingJob,
+    SparkJob,
+    StreamsJob,
+    TransformJob,
+    topics_of,
+)
+from tidelog.localstack.kafka import kafka_jars
 from tidelog.localstack.s3_servers import start_seaweedfs
 
 pytestmark = [pytest.mark.chaos_cluster, pytest.mark.timeout(7200)]
@@ -31,19 +40,11 @@ SETTLE_SECONDS = 300.0
 SEND_SECONDS = 0.1
 """Between two inputs: workers that are killed again and again keep up with them."""
 PARTITIONS = 6
-JOBS = ("one", "two")
-SOURCE = "source"
 OUTPUT_PARTITIONS = 2
-
-
-def topics() -> list[NewTopic]:
-    found = [NewTopic(SOURCE, num_partitions=PARTITIONS)]
-    for job in JOBS:
-        found += [
-            NewTopic(f"{job}-{side}", num_partitions=OUTPUT_PARTITIONS)
-            for side in ("left", "right")
-        ]
-    return found
+STORY = ("confluent-kafka", "confluent-kafka-consumer", "java", "streams")
+"""Librdkafka in groups of both protocols, the Java client, Kafka Streams."""
+STORY_WITH_SPARK = ("confluent-kafka", "java", "spark")
+CACHE = Path(__file__).parents[2] / ".cache"
 
 
 class Feeder(threading.Thread):
@@ -65,9 +66,12 @@ class Feeder(threading.Thread):
 
     def run(self) -> None:
         while not self._ends.wait(SEND_SECONDS):
-            number = b"%d" % self.sent
             self._producer.produce(
-                SOURCE, number, partition=self.sent % PARTITIONS, on_delivery=self._delivered
+                SOURCE,
+                b"%d" % self.sent,
+                b"%d" % (self.sent % KEYS),
+                partition=self.sent % PARTITIONS,
+                on_delivery=self._delivered,
             )
             self.sent += 1
             self._producer.poll(0)
@@ -90,14 +94,15 @@ class Feeder(threading.Thread):
 class Reader(threading.Thread):
     """Reads a job's outputs committed, along with the faults."""
 
-    def __init__(self, bootstrap: str, job: str) -> None:
+    def __init__(self, bootstrap: str, job: DerivingJob) -> None:
         super().__init__()
+        self.job = job
         self.found: dict[tuple[str, int], list[bytes]] = {}
         self._ends = threading.Event()
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
-                "group.id": f"reader-{job}",
+                "group.id": f"reader-{job.name}",
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
@@ -106,8 +111,8 @@ class Reader(threading.Thread):
         )
         self._consumer.assign(
             [
-                TopicPartition(f"{job}-{side}", number, 0)
-                for side in ("left", "right")
+                TopicPartition(topic, number, 0)
+                for topic in job.topics
                 for number in range(OUTPUT_PARTITIONS)
             ]
         )
@@ -125,14 +130,18 @@ class Reader(threading.Thread):
                 place = (message.topic() or "", message.partition() or 0)
                 self.found.setdefault(place, []).append(message.value() or b"")
 
-    def numbers(self, side: str) -> Counter[int]:
+    def numbers(self, topic: str) -> Counter[int]:
         """How often each input was seen in a topic."""
         return Counter(
-            int(value.split(b":")[0])
-            for (topic, _), values in list(self.found.items())
-            if topic.endswith(side)
+            self.job.number_of(topic, value)
+            for place, values in list(self.found.items())
+            if place[0] == topic
             for value in list(values)
         )
+
+    def counts(self) -> dict[str, int]:
+        """The inputs that were seen in each topic."""
+        return {topic: len(self.numbers(topic)) for topic in self.job.topics}
 
     def end(self) -> None:
         self._ends.set()
@@ -150,47 +159,63 @@ def store_of(kind: str, folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "faults"),
-    [("folder", DEATHS), ("s3", DEATHS), ("s3", CUTS)],
+    ("kind", "faults", "names"),
+    [("folder", DEATHS, STORY), ("s3", DEATHS, STORY_WITH_SPARK), ("s3", CUTS, STORY_WITH_SPARK)],
     ids=["deaths on a folder", "deaths on s3", "cuts on s3"],
 )
 def test_each_input_has_its_outputs_once_while_brokers_suffer(
-    kind: str, faults: Sequence[str], tmp_path: Path
+    kind: str,
+    faults: Sequence[str],
+    names: Sequence[str],
+    tmp_path: Path,
+    require_tool: Callable[[str], str],
 ) -> None:
+    require_tool("java")
+    require_tool("mvn")
     chance = random.Random(os.environ.get("SEED", kind))
     with store_of(kind, tmp_path) as store:
         with closing(Cluster(store, tmp_path, faults)) as cluster, ExitStack() as ending:
-            admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-            for created in admin.create_topics(topics()).values():
-                created.result(60)
+            create_topics(cluster.bootstrap, names)
             feeder = Feeder(cluster.bootstrap)
-            readers = [Reader(cluster.bootstrap, job) for job in JOBS]
-            threads: list[Feeder | Reader] = [feeder, *readers]
-            for thread in threads:
-                ending.callback(thread.end)
-                thread.start()
-            workers = [_worker(cluster, tmp_path / job, job) for job in JOBS]
-            for worker in workers:
-                ending.callback(worker.kill)
-            harm(cluster, workers, chance)
+            ending.callback(feeder.end)
+            feeder.start()
+            jobs = []
+            for name in names:
+                jobs.append(started(name, store, cluster.bootstrap, tmp_path))
+                ending.callback(jobs[-1].kill)
+            readers = [Reader(cluster.bootstrap, job) for job in jobs]
+            for reader in readers:
+                ending.callback(reader.end)
+                reader.start()
+            harm(cluster, jobs, chance)
             feeder.end()
             feeder.check()
-            settle(cluster, workers, readers, feeder.sent)
+            settle(cluster, readers, feeder.sent)
             for reader in readers:
                 check(reader, feeder.sent)
             print(f"{feeder.sent} inputs; faults {Counter(cluster.faults)}; {cluster.ended}")
         assert_consistent(store)
 
 
-def _worker(cluster: Cluster, folder: Path, job: str) -> Worker:
-    folder.mkdir()
-    program = [sys.executable, "-m", "tests.compat.kit.transform_worker", "confluent-kafka"]
-    arguments = [cluster.bootstrap, job, SOURCE, f"{job}-left", f"{job}-right"]
-    return Worker([*program, *arguments], folder)
+def create_topics(bootstrap: str, jobs: Sequence[str]) -> None:
+    outputs = [NewTopic(topic, OUTPUT_PARTITIONS) for job in jobs for topic in topics_of(job)]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for created in admin.create_topics([NewTopic(SOURCE, PARTITIONS), *outputs]).values():
+        created.result(60)
 
 
-def harm(cluster: Cluster, workers: list[Worker], chance: random.Random) -> None:
-    """A fault every ten seconds, and a worker killed now and then."""
+def started(name: str, store: str, bootstrap: str, folder: Path) -> DerivingJob:
+    match name:
+        case "streams":
+            return StreamsJob(bootstrap, folder, kafka_jars(CACHE))
+        case "spark":
+            return SparkJob(store, bootstrap, folder)
+        case library:
+            return TransformJob(library, bootstrap, folder, kafka_jars(CACHE))
+
+
+def harm(cluster: Cluster, jobs: Sequence[DerivingJob], chance: random.Random) -> None:
+    """A fault every ten seconds, and a job killed now and then."""
     over = threading.Event()
     ends_at = time.monotonic() + MINUTES * 60
     while time.monotonic() < ends_at:
@@ -198,39 +223,34 @@ def harm(cluster: Cluster, workers: list[Worker], chance: random.Random) -> None
         cluster.harm(chance, over)
         cluster.mend()
         if chance.random() < 0.3:
-            worker = chance.choice(workers)
-            worker.kill()
-            worker.start()
-        for worker in workers:
-            worker.revive()
+            chance.choice(jobs).strike(chance)
+        for job in jobs:
+            job.revive()
 
 
-def settle(cluster: Cluster, workers: list[Worker], readers: list[Reader], inputs: int) -> None:
+def settle(cluster: Cluster, readers: Sequence[Reader], inputs: int) -> None:
     """Wait until every input was seen in every output."""
     pause = threading.Event()
     deadline = time.monotonic() + SETTLE_SECONDS
-    while not all(
-        len(reader.numbers(side)) == inputs for reader in readers for side in ("left", "right")
-    ):
-        counts = [len(reader.numbers(side)) for reader in readers for side in ("left", "right")]
+    while {count for reader in readers for count in reader.counts().values()} != {inputs}:
+        counts = [reader.counts() for reader in readers]
         assert time.monotonic() < deadline, f"{counts} of {inputs} outputs\n{cluster.logs()}"
         cluster.mend()
-        for worker in workers:
-            worker.revive()
+        for reader in readers:
+            reader.job.revive()
         pause.wait(0.5)
 
 
 def check(reader: Reader, inputs: int) -> None:
-    for side in ("left", "right"):
-        numbers = reader.numbers(side)
+    for topic in reader.job.topics:
+        numbers = reader.numbers(topic)
         twice = [number for number, count in numbers.items() if count > 1]
         assert not twice, f"seen more than once: {sorted(twice)[:10]}, {len(twice)} in all"
         assert set(numbers) == set(range(inputs))
     for (topic, partition), values in reader.found.items():
-        assert all(value.endswith(b":committed") for value in values), "aborted records are seen"
         by_source: dict[int, list[int]] = {}
         for value in values:
-            number = int(value.split(b":")[0])
+            number = reader.job.number_of(topic, value)
             by_source.setdefault(number % PARTITIONS, []).append(number)
         for source, numbers_ in by_source.items():
             assert numbers_ == sorted(numbers_), f"{topic}-{partition} from source {source}"

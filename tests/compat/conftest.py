@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,17 +22,10 @@ from tests.compat.kit.delta_spark import DELTA_ARTIFACT, DELTA_GROUPS, delta_ses
 from tests.compat.kit.records import PARTITIONS
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.kafka import client_jars, kafka_jars
-from tidelog.localstack.made_once import made_once
+from tidelog.localstack.kafkajs import kafkajs_folder
 from tidelog.localstack.maven import fetch_jars
 
 CACHE = Path(__file__).parents[2] / ".cache"
-NPM_PACKAGES = (
-    "kafkajs@2.2.4",
-    "kafkajs-snappy@1.1.0",
-    "kafkajs-lz4@1.2.1",
-    "zstd-codec@0.1.5",
-    "fzstd@0.1.1",
-)
 RequireTool = Callable[[str], str]
 FIRST_VERSION_JAVA = "3.9.1"
 """The last Java client that knows the first version of transactions only."""
@@ -83,14 +74,7 @@ def delta_spark(
 @pytest.fixture(scope="session")
 def npm_modules(require_tool: RequireTool) -> Path:
     require_tool("npm")
-    # Another list of packages gets another folder.
-    folder = CACHE / f"npm-{zlib.crc32(' '.join(NPM_PACKAGES).encode()):08x}"
-    with made_once(folder) as to_do:
-        if to_do:
-            (folder / "package.json").write_text('{"private": true}')
-            command = ["npm", "install", "--no-audit", "--no-fund", "--silent", *NPM_PACKAGES]
-            subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return folder
+    return kafkajs_folder(CACHE)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tidelog.cli.broker_client import new_client
 from tidelog.client.administration import list_topics
@@ -23,11 +23,13 @@ ROUND_SECONDS = 1.0
 class Mover(threading.Thread):
     """Gives each partition to the next broker, once in a round, until it is told to end."""
 
-    def __init__(self, bootstrap: str, brokers: int) -> None:
+    def __init__(self, bootstrap: str, brokers: int, still: Sequence[str] = ()) -> None:
+        """`still`: topics that are not moved."""
         super().__init__()
         host, port = bootstrap.split(",")[0].split(":")
         self._address = host, int(port)
         self._brokers = brokers
+        self._still = still
         self._ends = threading.Event()
         self.rounds = 0
         self.moves: Counter[str] = Counter()
@@ -70,6 +72,7 @@ class Mover(threading.Thread):
                 ],
             )
             for topic in await list_topics(client)
+            if topic.name not in self._still
         ]
         request = AlterPartitionReassignmentsRequest(topics=wanted, timeout_ms=30_000)
         for topic in (await client.request_any(request)).responses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zlib
@@ -32,6 +33,13 @@ def franz_go_program(go: str, cache: Path) -> list[str]:
         if to_do:
             subprocess.run([go, "build", "-o", str(program), "."], cwd=source, check=True)
     return [str(program)]
+
+
+def kafkajs_program(folder: Path) -> list[str]:
+    """KafkaJS's program. Node looks for packages beside the program that asks for them."""
+    program = folder / "moves.cjs"
+    shutil.copyfile(FOLDER / "kafkajs_program.cjs", program)
+    return ["node", str(program)]
 
 
 class Program:

@@ -5,7 +5,8 @@ aborts on purpose; a process of its own, to be killed at any moment.
 
 It says on its standard output what it has done, a word a line: ready, sent, offsets, committed,
 aborted. `NAME` is its transactional id, its group and its member of that group. An error that the
-library calls abortable aborts the transaction; any other one ends the process.
+library calls abortable aborts the transaction; any other one ends the process. The library
+`confluent-kafka-consumer` is confluent-kafka in a group of the consumer protocol (KIP-848).
 """
 
 from __future__ import annotations
@@ -83,14 +84,13 @@ def derived(job: Job, value: bytes) -> Iterator[tuple[str, int]]:
 # confluent-kafka.
 
 
-def confluent(job: Job) -> NoReturn:
-    """Through librdkafka."""
+def confluent(job: Job, member: dict[str, str | int]) -> NoReturn:
+    """Through librdkafka. `member`: how the consumer is a member of its group."""
     consumer = Consumer(
         {
             "bootstrap.servers": job.bootstrap,
             "group.id": job.name,
-            "group.instance.id": job.name,
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            **member,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
@@ -291,7 +291,10 @@ def main(library: str, *arguments: str) -> NoReturn:
     job = Job(*arguments)
     match library:
         case "confluent-kafka":
-            confluent(job)
+            named = {"group.instance.id": job.name, "session.timeout.ms": SESSION_TIMEOUT_MS}
+            confluent(job, named)
+        case "confluent-kafka-consumer":
+            confluent(job, {"group.protocol": "consumer"})
         case "kafka-python":
             kafka_python(job)
         case "aiokafka":

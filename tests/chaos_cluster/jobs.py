@@ -1,0 +1,138 @@
+"""Jobs that derive two topics from one, exactly once, in processes that are killed and go on."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from tests.chaos.driver_process import DriverProcess, send
+from tests.chaos.etl import SOURCE, TOPICS, derived
+from tests.chaos.moments import Orders
+from tests.compat.kit.clients import PROGRAMS
+from tests.compat.test_transactions import Worker
+from tidelog.localstack.kafka import java_command
+
+KEYS = 12
+"""A key's records are in one partition of the source, as KEYS is a multiple of its partitions."""
+
+
+def topics_of(job: str) -> tuple[str, str]:
+    """The two topics that a job derives. Those of Spark's query are its own."""
+    return TOPICS if job == "spark" else (f"{job}-left", f"{job}-right")
+
+
+class DerivingJob(ABC):
+    """A job's process, and what it derives from input N."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.topics = topics_of(name)
+
+    @abstractmethod
+    def number_of(self, topic: str, value: bytes) -> int:
+        """The input of an output. AssertionError if no consumer may see such an output."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """kill -9 of all of it."""
+
+    @abstractmethod
+    def strike(self, chance: random.Random) -> None:
+        """kill -9 of all or a part of it; what was killed is started again."""
+
+    @abstractmethod
+    def revive(self) -> None:
+        """Start it again if it has ended by itself."""
+
+
+class WorkerJob(DerivingJob):
+    """A job of one process, started at once."""
+
+    def __init__(self, name: str, command: list[str], folder: Path) -> None:
+        super().__init__(name)
+        folder.mkdir()
+        self._worker = Worker(command, folder)
+
+    def kill(self) -> None:
+        self._worker.kill()
+
+    def strike(self, chance: random.Random) -> None:
+        self._worker.kill()
+        self._worker.start()
+
+    def revive(self) -> None:
+        self._worker.revive()
+
+
+class TransformJob(WorkerJob):
+    """Consume, transform, produce in transactions, a third of which is aborted."""
+
+    def __init__(self, library: str, bootstrap: str, folder: Path, lib: Path) -> None:
+        arguments = [bootstrap, library, SOURCE, *topics_of(library)]
+        if library == "java":
+            command = java_command(lib, str(PROGRAMS / "TransformWorker.java"), arguments)
+        else:
+            program = [sys.executable, "-m", "tests.compat.kit.transform_worker", library]
+            command = [*program, *arguments]
+        super().__init__(library, command, folder / library)
+
+    def number_of(self, topic: str, value: bytes) -> int:
+        number, _, fate = value.split(b":")
+        assert fate == b"committed", "aborted records are seen"
+        return int(number)
+
+
+class StreamsJob(WorkerJob):
+    """Kafka Streams with exactly_once_v2: a copy, and counts by key from a store."""
+
+    def __init__(self, bootstrap: str, folder: Path, lib: Path) -> None:
+        name = "streams"
+        arguments = [bootstrap, name, SOURCE, *topics_of(name), str(folder / name / "state")]
+        command = java_command(lib, str(PROGRAMS / "StreamsJob.java"), arguments)
+        super().__init__(name, command, folder / name)
+
+    def number_of(self, topic: str, value: bytes) -> int:
+        number = int(value.split(b":")[0])
+        if topic == self.topics[1]:
+            # A key's numbers come in order, so each one's count is known.
+            assert value == b"%d:%d:%d" % (number, number % KEYS, number // KEYS + 1)
+        return number
+
+
+class SparkJob(DerivingJob):
+    """A streaming query that reads the bucket and writes through the sink."""
+
+    def __init__(self, store: str, bootstrap: str, folder: Path) -> None:
+        super().__init__("spark")
+        self._folder = folder / "spark"
+        self._arguments = (store, bootstrap, str(self._folder))
+        self._moments = Orders(self._folder / "moments").folder
+        self._driver = self._started()
+
+    def number_of(self, topic: str, value: bytes) -> int:
+        number = value.split()[0]
+        assert value == derived(number)
+        return int(number)
+
+    def kill(self) -> None:
+        self._driver.kill()
+
+    def strike(self, chance: random.Random) -> None:
+        """Its driver with all its processes, or one of the Python processes of its tasks."""
+        workers = self._driver.workers()
+        if workers and chance.random() < 0.5:
+            send(chance.choice(workers), signal.SIGKILL)
+            return
+        self._driver.kill()
+        self._driver = self._started()
+
+    def revive(self) -> None:
+        if self._driver.is_dead():
+            self._driver.kill()
+            self._driver = self._started()
+
+    def _started(self) -> DriverProcess:
+        return DriverProcess.start(self._folder / "etl.log", self._moments, *self._arguments)
