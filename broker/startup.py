@@ -49,8 +49,12 @@ from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.broker.telemetry.layer_metrics import UnservedCollector
 from tidelog.broker.telemetry.metrics import (
     LARGE_BATCHES_WAITING,
+    LEASE_RENEWED,
     MARKERS_UNWRITTEN,
+    METADATA_READ,
     PARTITIONS_OPENING,
+    TAKEOVERS_WAITING,
+    BrokerMetrics,
 )
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
@@ -77,7 +81,7 @@ async def startup(
     """
     environment, settings, metrics = opened.environment, opened.settings, opened.metrics
     membership = await _join(opened)
-    keeping = _keep_membership(membership, tasks)
+    keeping = _keep_membership(membership, metrics, tasks)
     await _take_over(opened, membership)
     partitions = PartitionRegistry(
         membership.incarnation.epoch,
@@ -215,15 +219,35 @@ def _endpoints(listeners: Sequence[BoundListener]) -> tuple[Endpoint, ...]:
 
 
 def _keep_membership(
-    membership: Membership, tasks: asyncio.TaskGroup
+    membership: Membership, metrics: BrokerMetrics, tasks: asyncio.TaskGroup
 ) -> tuple[asyncio.Task[Any], ...]:
     """The tasks that keep the incarnation registered, from its registration on."""
     metadata = membership.metadata
+    _tell_of_membership(membership, metrics)
     return (
         tasks.create_task(membership.lease.run()),
         tasks.create_task(membership.fence.run()),
         tasks.create_task(metadata.follow(metadata.settings.heartbeat_interval_ms)),
         tasks.create_task(membership.renewal.run()),
+    )
+
+
+def _tell_of_membership(membership: Membership, metrics: BrokerMetrics) -> None:
+    metadata, lease = membership.metadata, membership.lease
+    metrics.gauge(
+        LEASE_RENEWED,
+        "When the broker last renewed its lease.",
+        lambda: None if lease.renewed_ms is None else lease.renewed_ms / 1000,
+    )
+    metrics.gauge(
+        METADATA_READ,
+        "When the broker last read the metadata log to its end, where it would find its fence.",
+        lambda: None if metadata.read_ms is None else metadata.read_ms / 1000,
+    )
+    metrics.gauge(
+        TAKEOVERS_WAITING,
+        "Fenced brokers whose partitions no other one has taken over yet.",
+        lambda: len(metadata.state.fenced_not_retired()),
     )
 
 

@@ -28,7 +28,7 @@ from tidelog.coordinator.snapshot_format import (
     SnapshotPosition,
     StateTable,
 )
-from tidelog.counts import counter
+from tidelog.counts import counter, timestamp
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.errors import MissingObject, TidelogError
 from tidelog.identifiers import LeaderEpoch, Slot
@@ -104,6 +104,9 @@ class SnapshotMetrics:
     failures: int = counter(
         "tidelog_state_snapshot_failures",
         "Failed snapshots, each of which is retried.",
+    )
+    succeeded_at: float | None = timestamp(
+        "tidelog_state_snapshot_last_success_timestamp_seconds", "When the last one was durable."
     )
 
 
@@ -257,6 +260,7 @@ class StateSnapshots(Generic[RecordT]):
             self._metrics.written += 1
             self._metrics.bytes += sealed.size_bytes
             self._metrics.seconds += seconds
+            self._metrics.succeeded_at = self._clock.time_ms() / 1000
             logger.info(
                 "a coordinator's state was snapshotted",
                 extra={

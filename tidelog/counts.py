@@ -74,6 +74,11 @@ def gauge(name: str, doc: str, label: str = "", *, new: Callable[[], Any] = int)
     return _declared(Family(FamilyKind.GAUGE, name, doc, label), new)
 
 
+def timestamp(name: str, doc: str) -> Any:
+    """A field for a time in seconds since 1970. It has no series while it is None."""
+    return _declared(Family(FamilyKind.GAUGE, name, doc), lambda: None)
+
+
 def histogram(name: str, doc: str, bounds: Sequence[float]) -> Any:
     """A field of Durations."""
     return _declared(Family(FamilyKind.HISTOGRAM, name, doc), partial(Durations, bounds))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.counts import Durations, counter, histogram
+from tidelog.counts import Durations, counter, histogram, timestamp
 
 PUT_SECONDS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -22,4 +22,18 @@ class WalMetrics:
         "tidelog_wal_put_seconds",
         "Time from a WAL object's upload to its confirmation.",
         PUT_SECONDS_BOUNDS,
+    )
+
+
+@dataclass(slots=True)
+class CheckpointMetrics:
+    """Counts of one incarnation's checkpoints."""
+
+    written: int = counter("tidelog_wal_checkpoints", "Checkpoints that were written.")
+    failures: int = counter(
+        "tidelog_wal_checkpoint_failures", "Failed checkpoints, each of which is retried."
+    )
+    succeeded_at: float | None = timestamp(
+        "tidelog_wal_checkpoint_last_success_timestamp_seconds",
+        "When the last checkpoint was durable.",
     )

@@ -132,6 +132,7 @@ def open_write_path(
         lambda: metadata.state.stamp,
         environment.crash_points,
     )
+    registry.register(CountsCollector(checkpointer.metrics))
     durable.listen(checkpointer.note)
     tenure_reports = TenureReports(
         metadata, environment.clock, incarnation, lambda: checkpointer.floor

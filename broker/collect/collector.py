@@ -221,16 +221,21 @@ class Collector:
             await self._clock.sleep(share * self._interval_seconds)
             share = min(1.0, 2 * share)
             if self._is_idle():
+                self._succeeded()
                 continue
             try:
                 await self.collect()
                 await self._marks.store(self._deleter.waiting_slots)
+                self._succeeded()
             except (StoreError, CorruptObject, UnsupportedFormat) as error:
                 self._metrics.failures += 1
                 logger.warning(
                     "a collection failed; nothing more is marked until the next one",
                     extra={"key": getattr(error, "key", None), "why": str(error)},
                 )
+
+    def _succeeded(self) -> None:
+        self._metrics.succeeded_at = self._clock.time_ms() / 1000
 
     def _is_idle(self) -> bool:
         """Whether a pass would find nothing, like the last one."""

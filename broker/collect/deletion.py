@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, NoReturn
 from tidelog.broker.collect.wal_inventory import WalRuns
 from tidelog.broker.tables.segment_ages import SEGMENT_SUFFIX
 from tidelog.clock import Clock
-from tidelog.counts import counter, gauge
+from tidelog.counts import counter, gauge, timestamp
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.identifiers import Incarnation, Slot
 from tidelog.storage.object_store import DELETED_AT_ONCE_MAX, ObjectStore, StoreError
@@ -65,6 +65,11 @@ class CollectorMetrics:
     passes: int = counter("tidelog_collections", "Passes of the collector.")
     failures: int = counter("tidelog_collection_failures", "Abandoned passes.")
     """Failed deletions too."""
+
+    succeeded_at: float | None = timestamp(
+        "tidelog_collection_last_success_timestamp_seconds",
+        "When a pass outside of tables last ended well, or found that nothing had changed.",
+    )
 
     def deleted(self, key: str, size_bytes: int) -> None:
         """Count an object."""

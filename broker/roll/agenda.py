@@ -130,6 +130,7 @@ class RollAgenda:
                 await self._clock.sleep(0)
         self._metrics.backlog_partitions = len(found)
         self._metrics.backlog_bytes = sum(backlog.wal_bytes for backlog in found)
+        self._metrics.backlog_limit_bytes = settings.integer("roll.wal.max.bytes")
         self._metrics.stopped = len(self._queue.faults())
         return found
 

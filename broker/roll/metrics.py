@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.counts import counter, gauge
+from tidelog.counts import counter, gauge, timestamp
 from tidelog.wal.roll.roll_plan import RollReason
 
 
@@ -14,7 +14,7 @@ def _by_reason() -> dict[str, int]:
 
 @dataclass(slots=True)
 class RollMetrics:
-    """Totals since the incarnation began; the last three are present values."""
+    """Totals since the incarnation began; the gauges are present values."""
 
     rolls: dict[str, int] = counter(
         "tidelog_rolls", "Rolls of partitions, by their reasons.", "reason", new=_by_reason
@@ -32,6 +32,9 @@ class RollMetrics:
         new=float,
     )
     commits: int = counter("tidelog_roll_commits", "Commits to tables.")
+    succeeded_at: float | None = timestamp(
+        "tidelog_roll_last_success_timestamp_seconds", "When the broker last committed to a table."
+    )
     refusals: int = counter(
         "tidelog_roll_refusals", "Commits refused because the table had advanced."
     )
@@ -46,3 +49,7 @@ class RollMetrics:
         "Partitions with decided records that the table does not have.",
     )
     backlog_bytes: int = gauge("tidelog_roll_backlog_bytes", "WAL bytes of these records.")
+    backlog_limit_bytes: int = gauge(
+        "tidelog_roll_backlog_limit_bytes",
+        "roll.wal.max.bytes: with more, the broker rolls the largest partitions.",
+    )

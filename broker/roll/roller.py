@@ -289,6 +289,7 @@ class Roller:
                 continue
             if isinstance(result, TableCommitted):
                 self.metrics.commits += 1
+                self.metrics.succeeded_at = self._clock.time_ms() / 1000
                 for each in pending:
                     self._rolled(each, result.version)
                 return

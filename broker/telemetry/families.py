@@ -36,7 +36,7 @@ def declared_families(counts: Any) -> Iterator[Metric]:
                 metric.add_metric([label], each)
         elif isinstance(value, Durations):
             metric.add_metric([], value.buckets(), value.seconds)
-        else:
+        elif value is not None:
             metric.add_metric([], value)
         yield metric
 

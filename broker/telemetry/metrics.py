@@ -31,6 +31,9 @@ ANSWER_BYTES_WAITING: Final = "tidelog_answer_bytes_waiting"
 LARGE_BATCHES_WAITING: Final = "tidelog_large_batches_waiting"
 MARKERS_UNWRITTEN: Final = "tidelog_transactions_markers_unwritten"
 PARTITIONS_OPENING: Final = "tidelog_partitions_opening"
+TAKEOVERS_WAITING: Final = "tidelog_takeovers_waiting"
+LEASE_RENEWED: Final = "tidelog_lease_last_success_timestamp_seconds"
+METADATA_READ: Final = "tidelog_metadata_read_last_success_timestamp_seconds"
 CONNECTIONS: Final = "tidelog_connections"
 CONNECTIONS_WAITING: Final = "tidelog_connections_waiting"
 
@@ -136,7 +139,7 @@ class BrokerMetrics(Collector):
     storage_faults: int = counter(
         "tidelog_storage_faults", "Reads that met a missing or corrupt object."
     )
-    _gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
+    _gauges: dict[str, tuple[str, Callable[[], float | None]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.registry.register(self)
@@ -148,8 +151,8 @@ class BrokerMetrics(Collector):
             metrics = self.requests[name] = RequestMetrics()
         return metrics
 
-    def gauge(self, name: str, doc: str, read: Callable[[], float]) -> None:
-        """Report the result of `read`, which must be callable from any thread.
+    def gauge(self, name: str, doc: str, read: Callable[[], float | None]) -> None:
+        """Report the result of `read`, which must be callable from any thread. None: no series.
 
         ValueError: the name is taken.
         """

@@ -38,6 +38,7 @@ from tidelog.storage.object_store import Buffer, ObjectStore, StoreError
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.wal.format.image_codec import Images, encode_block, join_blocks
 from tidelog.wal.log.image import PartitionImage
+from tidelog.wal.metrics import CheckpointMetrics
 from tidelog.wal.write.checkpoint_images import CheckpointImages, SettledBlock
 from tidelog.wal.write.writer import DurableSlot, WalWriter
 
@@ -243,10 +244,7 @@ class Checkpointer:
         self._schedule = CheckpointSchedule(interval_bytes, interval_slots)
         self._due = asyncio.Event()
         self._writing = asyncio.Lock()
-        self.written = 0
-        """Checkpoints written."""
-        self.failures = 0
-        """Checkpoint attempts that failed; each is retried."""
+        self.metrics = CheckpointMetrics()
 
     @property
     def floor(self) -> Slot | None:
@@ -286,7 +284,7 @@ class Checkpointer:
                 await self.checkpoint()
             except StoreError as error:
                 # Only the duration of a recovery depends on a checkpoint.
-                self.failures += 1
+                self.metrics.failures += 1
                 _log.warning("the checkpoint failed; it is retried", extra={"why": str(error)})
                 await self._clock.sleep(RETRY_SECONDS)
             if not self._schedule.is_due:
@@ -320,5 +318,6 @@ class Checkpointer:
             self._crash_points.hit(CrashPoint.CHECKPOINT_WRITTEN)
             self._schedule.written(len(data))
             self._writer.checkpointed(slot)
-            self.written += 1
+            self.metrics.written += 1
+            self.metrics.succeeded_at = self._clock.time_ms() / 1000
             return slot

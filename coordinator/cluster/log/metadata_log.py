@@ -79,6 +79,8 @@ class MetadataLog:
         self._settings = settings
         self._snapshots = Snapshots(store, clock, offload)
         self._view = LogView(store, clock, settings, self._snapshots)
+        self.read_ms: int | None = None
+        """The wall clock's time of the last read to the log's end."""
         self._writing = False
         self._lock = asyncio.Lock()
         self._waiting: deque[_WaitingAppend] = deque()
@@ -165,6 +167,7 @@ class MetadataLog:
             except Exception as error:
                 self._end(error)
                 raise
+            self.read_ms = self._clock.time_ms()
         return self.state
 
     async def verify(self, stamp: MetadataStamp, source: str) -> None:

@@ -65,6 +65,8 @@ class LeaseKeeper:
         self._renewed_at = registered_at
         self._progress = progress
         self._renewal: Renewal | None = None
+        self.renewed_ms: int | None = None
+        """The wall clock's time of the last successful PUT."""
         self._renewing = asyncio.Lock()
         self._lease = Lease(
             broker_id=incarnation.broker_id,
@@ -114,6 +116,7 @@ class LeaseKeeper:
             why = "the lease's renewal took too long" + ("" if last is None else f": {last.why}")
             raise StoreOutcomeUnknown(key, why) from error
         self._renewal = Renewal(started, self._clock.monotonic())
+        self.renewed_ms = self._clock.time_ms()
         if not self.fresh(self._clock.monotonic()):
             epoch = self._incarnation.epoch
             await self._log.append(epoch, lambda _: (LeaseResumed(epoch),))

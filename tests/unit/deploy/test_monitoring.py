@@ -17,6 +17,7 @@ from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.sdk.consumer import Consumer
 from tidelog.sdk.producer import Producer
 
+ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
 FAULTS = {"tidelog_store_errors_total"}
 """Series that a broker has only after a fault. The broker declares them always."""
 OF_PROMETHEUS = {"instance", "job", "le"}
@@ -24,7 +25,7 @@ OF_PROMETHEUS = {"instance", "job", "le"}
 
 
 def alert_expressions() -> dict[str, str]:
-    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())
+    rules = yaml.safe_load(ALERTS.read_text())
     return {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
 
 
@@ -70,7 +71,7 @@ def test_an_expression_finds_series(exposition: str, expression: str) -> None:
 
 
 def test_every_alert_says_what_is_the_matter() -> None:
-    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())
+    rules = yaml.safe_load(ALERTS.read_text())
     for group in rules["groups"]:
         for rule in group["rules"]:
             assert rule["annotations"]["summary"].endswith(".")

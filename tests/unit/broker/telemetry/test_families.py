@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.unit.broker.one_broker import World, run
 from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.broker.telemetry.layer_metrics import StoreCollector
 from tidelog.clock import SystemClock
-from tidelog.counts import Durations, counter, gauge, histogram
+from tidelog.counts import Durations, counter, gauge, histogram, timestamp
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import StoreStatistics
 
@@ -23,6 +24,7 @@ class Tides:
     level: float = gauge("tides_level", "The level now.", new=float)
     by_port: dict[str, int] = counter("tides_by_port", "Tides at ports.", "port", new=dict)
     seconds: Durations = histogram("tides_seconds", "How long they last.", (1.0, 2.0))
+    turned_at: float | None = timestamp("tides_turn_timestamp_seconds", "When the tide turned.")
     not_told: int = 0
 
 
@@ -53,6 +55,30 @@ def test_a_declared_field_is_reported_under_the_name_it_declares() -> None:
     }
     docs = {family.name: family.documentation for family in CountsCollector(tides).collect()}
     assert docs["tides_level"] == "The level now."
+
+
+def test_a_time_has_no_series_before_there_is_one() -> None:
+    tides = Tides()
+    assert ("tides_turn_timestamp_seconds",) not in samples(tides)
+    tides.turned_at = 1_750_000_000.5
+    assert samples(tides)[("tides_turn_timestamp_seconds",)] == 1_750_000_000.5
+
+
+def test_the_times_of_the_last_successes() -> None:
+    async def told() -> dict[str, float | None]:
+        async with World(MemoryStore(SystemClock())).broker() as one:
+            registry = one.broker.metrics.registry
+            await one.broker.writes.checkpointer.checkpoint()
+            return {
+                name: registry.get_sample_value(f"tidelog_{name}_last_success_timestamp_seconds")
+                for name in ("lease", "metadata_read", "wal_checkpoint", "roll", "collection")
+            }
+
+    before = time.time()
+    found = run(told)
+    # Nothing was rolled or collected yet.
+    assert found.keys() - {n for n, at in found.items() if at} == {"roll", "collection"}
+    assert all(abs(at - before) < 600 for at in found.values() if at)
 
 
 def test_what_no_field_declares_cannot_be_counted() -> None:

@@ -109,7 +109,7 @@ def test_nothing_is_written_that_the_newest_checkpoint_says_already() -> None:
         await broker.produce(PARTITIONS[0])
         assert await broker.checkpointer.checkpoint() == 1
         assert await broker.checkpointer.checkpoint() is None
-        assert broker.checkpointer.written == 2
+        assert broker.checkpointer.metrics.written == 2
         assert await list_checkpoints(world.bucket, incarnation()) == [0, 1]
 
     story(tell)
@@ -188,7 +188,7 @@ def test_it_is_due_when_so_many_bytes_are_durable_since_the_last() -> None:
             await broker.produce(PARTITIONS[0])
         await world.clock.sleep(1)
         total = sum(slot.size_bytes for slot in broker.durable_slots)
-        assert 0 < broker.checkpointer.written <= total / 3_000
+        assert 0 < broker.checkpointer.metrics.written <= total / 3_000
 
     story(tell, WalSettings(checkpoint_interval_bytes=3_000))
 
@@ -199,7 +199,7 @@ def test_a_put_that_fails_is_tried_again() -> None:
         broker.store.plan("put", *faults, key=checkpoint_key(incarnation(), Slot(1)))
         await broker.produce(PARTITIONS[0])
         await world.clock.sleep(10)
-        assert (broker.checkpointer.written, broker.checkpointer.failures) == (1, 3)
+        assert (broker.checkpointer.metrics.written, broker.checkpointer.metrics.failures) == (1, 3)
 
     story(tell, WalSettings(checkpoint_interval_bytes=1))
 
