@@ -25,6 +25,7 @@ from tidelog.broker.membership import Membership
 from tidelog.broker.network.opened_listeners import OpenedListeners
 from tidelog.broker.network.server import KafkaServer
 from tidelog.broker.ownership.ownership import Ownership
+from tidelog.broker.quotas.connection_rates import AcceptRates
 from tidelog.broker.read.fetch_session import FetchSessions
 from tidelog.broker.running import Coordination, Fairness, Reads, TopicTables
 from tidelog.broker.settings.live import LiveSettings
@@ -144,12 +145,14 @@ def new_server(
     dispatcher = Dispatcher(
         HANDLERS, services.metrics, fairness.turns, long_requests, guard, fairness.quotas
     )
+    brokers_alone = opened.inter_broker if len(opened.addresses) > 1 else None
     return KafkaServer(
         services,
         dispatcher,
         fairness.answers,
         fairness.connections,
         fairness.connection_rates,
+        AcceptRates(lambda: services.settings, brokers_alone),
         appender.lost,
         opened.addresses,
         opened.tls,

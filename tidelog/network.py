@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from typing import Protocol
 
-from tidelog.tls_listener import HandshakeFactory, TlsListener
-
-ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+from tidelog.socket_listener import (
+    AcceptDelay,
+    HandshakeFactory,
+    ProtocolFactory,
+    SocketListener,
+    no_delay,
+)
 
 
 class Listener(Protocol):
@@ -20,7 +23,7 @@ class Listener(Protocol):
         """The host and the actual port."""
         ...
 
-    async def accept(self) -> None:
+    async def accept(self, delay: AcceptDelay = no_delay) -> None:
         """Begin to accept connections; until then the listener refuses them."""
         ...
 
@@ -58,35 +61,19 @@ class Network(Protocol):
         ...
 
 
-class _SocketListener:
-    def __init__(self, server: asyncio.Server) -> None:
-        self._server = server
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
-
-    async def accept(self) -> None:
-        await self._server.start_serving()
-
-    async def close(self) -> None:
-        self._server.close()
-
-
 class SocketNetwork:
     """TCP sockets of the running event loop."""
 
     async def listen(
         self, factory: ProtocolFactory, host: str, port: int, *, accepting: bool = True
     ) -> Listener:
-        server = await asyncio.get_running_loop().create_server(
-            factory, host, port, backlog=1024, start_serving=accepting
-        )
-        return _SocketListener(server)
+        listener = await SocketListener.bind_plain(factory, host, port)
+        if accepting:
+            await listener.accept()
+        return listener
 
     async def listen_tls(self, factory: HandshakeFactory, host: str, port: int) -> Listener:
-        return await TlsListener.bind(factory, host, port)
+        return await SocketListener.bind_tls(factory, host, port)
 
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int, *, tls: ssl.SSLContext | None = None

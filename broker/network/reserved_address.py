@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tidelog.broker.settings.listeners import BoundListener, ListenerConfig
 from tidelog.errors import Refused
-from tidelog.network import Listener, Network, ProtocolFactory
-from tidelog.tls_listener import Handshake, HandshakeFactory
+from tidelog.network import Listener, Network
+from tidelog.socket_listener import AcceptDelay, Handshake, HandshakeFactory, ProtocolFactory
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
@@ -91,15 +91,15 @@ class ReservedAddress:
         assert refused is not None
         raise refused
 
-    async def accept(self, factory: ProtocolFactory) -> None:
+    async def accept(self, factory: ProtocolFactory, delay: AcceptDelay) -> None:
         """Accept connections from now on. OSError if another process listens there by now."""
         self._door.protocol = factory
-        await self._listener.accept()
+        await self._listener.accept(delay)
 
-    async def accept_tls(self, factory: HandshakeFactory) -> None:
+    async def accept_tls(self, factory: HandshakeFactory, delay: AcceptDelay) -> None:
         """Accept connections with a handshake from now on. OSError as `accept`."""
         self._door.handshake = factory
-        await self._listener.accept()
+        await self._listener.accept(delay)
 
     async def close(self) -> None:
         """Stop accepting. May be called again."""

@@ -34,7 +34,7 @@ from tidelog.broker.network.newcomers import Newcomer
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.sasl_socket import SaslSocket
 from tidelog.broker.network.tls_handshake import TlsHandshake
-from tidelog.broker.quotas.connection_rates import ConnectionRates
+from tidelog.broker.quotas.connection_rates import AcceptRates, ConnectionRates
 from tidelog.broker.quotas.metrics import QuotaMetrics
 from tidelog.broker.settings.listeners import ListenerConfig
 from tidelog.broker.telemetry.metrics import (
@@ -72,6 +72,7 @@ class KafkaServer:
         answers: AnswerMemory,
         limits: ConnectionLimits,
         rates: ConnectionRates,
+        accept_rates: AcceptRates,
         connection_lost: Callable[[int], None],
         addresses: Sequence[ReservedAddress],
         tls: Mapping[str, ListenerTls],
@@ -81,6 +82,7 @@ class KafkaServer:
         settings = services.settings
         self._limits = limits
         self._rates = rates
+        self._accept_rates = accept_rates
         self._displacement: Displacement[ClientSocket | Newcomer] = Displacement(
             lambda: chain(self._newcomers, self._sockets.values())
         )
@@ -127,10 +129,11 @@ class KafkaServer:
         """
         for address in self._addresses:
             config = address.config
+            delay = partial(self._accept_delay, config.name)
             if config.protocol.uses_tls:
-                await address.accept_tls(partial(self._new_handshake, config))
+                await address.accept_tls(partial(self._new_handshake, config), delay)
             else:
-                await address.accept(partial(self._new_protocol, config.name))
+                await address.accept(partial(self._new_protocol, config.name), delay)
         self._sweeper = asyncio.create_task(self._sweep())
         metrics = self._metrics
         metrics.gauge(
@@ -210,6 +213,12 @@ class KafkaServer:
     def _evict_newcomers(self) -> None:
         for newcomer in list(self._newcomers):
             newcomer.evict("closing", "the broker ends")
+
+    def _accept_delay(self, listener: str) -> float:
+        """Count an accepted connection; the seconds until it may begin."""
+        seconds = self._accept_rates.delay(listener, self._clock.monotonic())
+        self.quota_metrics.accepts_delayed += seconds > 0
+        return seconds
 
     def _new_handshake(self, listener: ListenerConfig, host: str) -> TlsHandshake | None:
         """The handshake of a new connection; None if a limit forbids the connection."""

@@ -15,7 +15,7 @@ FAILED: Final = "tls_handshake"
 
 
 class TlsHandshake:
-    """See tidelog.tls_listener.Handshake."""
+    """See tidelog.socket_listener.Handshake."""
 
     def __init__(
         self,

@@ -20,6 +20,10 @@ class QuotaMetrics:
         "Times for which connections start no requests because of a quota.",
         (*SECONDS_BOUNDS, 30.0, 60.0),
     )
+    accepts_delayed: int = counter(
+        "tidelog_connections_delayed",
+        "Connections accepted later because of max.connection.creation.rate.",
+    )
     connections: int = gauge(
         "tidelog_connections_throttled", "Connections that wait because of a quota."
     )

@@ -36,9 +36,10 @@ from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import TopicCreated
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId, TopicPartition
-from tidelog.network import Listener, ProtocolFactory
+from tidelog.network import Listener
 from tidelog.offload import InlineOffload
 from tidelog.records.batch import BatchHeader
+from tidelog.socket_listener import AcceptDelay, ProtocolFactory, no_delay
 from tidelog.storage.stores.memory import MemoryStore
 
 GRACE_SECONDS = 600.0
@@ -53,7 +54,7 @@ class NoListener:
 
     address = ("127.0.0.1", 9092)
 
-    async def accept(self) -> None:
+    async def accept(self, delay: AcceptDelay = no_delay) -> None:
         """Nothing comes."""
 
     async def close(self) -> None:

@@ -45,7 +45,9 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
     Setting("max.request.partition.size.limit", INT, 2000, AtLeast(1),
         "Partitions in one answer to DescribeTopicPartitions."),
     Setting("max.connection.creation.rate", INT, INT_MAX, AtLeast(0),
-        "New connections a second in Kafka.", dynamic=True, effect=NONE),
+        "New connections a second. The broker accepts further ones later. That of a listener holds"
+        " beside the broker's, and alone for a listener between brokers.", dynamic=True,
+        per_listener=True),
     Setting("queued.max.requests", INT, 500, AtLeast(1),
         "Requests that Kafka's threads queue.", effect=NONE),
     Setting("socket.send.buffer.bytes", INT, 102400, ANY,

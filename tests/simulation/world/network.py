@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from tests.simulation.world.loop import SimulatedLoop
 from tests.simulation.world.process import SimulatedProcess
 from tests.simulation.world.transport import SimulatedTransport
-from tidelog.network import Listener, ProtocolFactory
-from tidelog.tls_listener import HandshakeFactory
+from tidelog.network import Listener
+from tidelog.socket_listener import AcceptDelay, HandshakeFactory, ProtocolFactory, no_delay
 
 _FIRST_PORT = 40_000
 CONNECT_SECONDS_MAX = 10.0
@@ -256,7 +256,8 @@ class SimulatedListener:
     def address(self) -> tuple[str, int]:
         return self._address
 
-    async def accept(self) -> None:
+    async def accept(self, delay: AcceptDelay = no_delay) -> None:
+        """No simulated broker has a rate of connections: `delay` has no effect."""
         self.accepting = True
 
     async def close(self) -> None:

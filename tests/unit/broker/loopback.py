@@ -24,7 +24,7 @@ from tidelog.broker.handlers.services import Services
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.server import KafkaServer
 from tidelog.broker.quotas.client_quotas import ClientQuotas
-from tidelog.broker.quotas.connection_rates import ConnectionRates
+from tidelog.broker.quotas.connection_rates import AcceptRates, ConnectionRates
 from tidelog.broker.settings.listeners import ListenerConfig
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.metrics import BrokerMetrics
@@ -161,6 +161,7 @@ async def serving(
         answers,
         limits,
         rates,
+        AcceptRates(lambda: services.settings, None),
         lambda _: None,
         [address],
         tls,

@@ -134,7 +134,7 @@ def test_rules_follow_the_groups_of_the_renewed_token(tmp_path: Path) -> None:
     issuer = Issuer()
 
     async def story() -> None:
-        terms = terms_of(issuer.publish(tmp_path / "jwks"), connections_max_reauth_ms=100)
+        terms = terms_of(issuer.publish(tmp_path / "jwks"), connections_max_reauth_ms=500)
         async with secured(authorizer_class_name="acl", **terms) as (one, _, address):
             membership = one.broker.membership
             change = AclsChanged((ALLOWED,))

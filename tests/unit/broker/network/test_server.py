@@ -353,7 +353,7 @@ def test_a_newer_client_learns_which_versions_of_api_versions_there_are() -> Non
 def test_an_address_that_is_taken_is_an_error() -> None:
     async def story() -> None:
         async with serving({}) as broker:
-            with pytest.raises(Refused, match="address already in use; stop what listens"):
+            with pytest.raises(Refused, match="Address already in use; stop what listens"):
                 await ReservedAddress.of(SocketNetwork(), replace(LOOPBACK, address=broker.address))
 
     run(story())

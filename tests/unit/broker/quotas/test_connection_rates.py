@@ -1,12 +1,16 @@
-"""How many connections an address may open in a second."""
+"""How many connections an address may open, and a broker accept, in a second."""
 
 from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.unit.broker.loopback import run, serving
 from tests.unit.broker.network.served import describe
-from tidelog.broker.quotas.connection_rates import ConnectionRates
+from tests.unit.broker.one_broker import until
+from tidelog.broker.quotas.connection_rates import AcceptRates, ConnectionRates
+from tidelog.broker.settings.loading import load_settings
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.coordinator.cluster.records.client_quotas import DEFAULT_NAME, QuotaEntity
 from tidelog.protocol.api import ApiKey
@@ -20,7 +24,8 @@ HOST, OTHER = "10.0.0.1", "10.0.0.2"
 
 def rates(**by_host: float) -> ConnectionRates:
     """Quotas of HOST (`host`) and of all others (`default`)."""
-    found = ConnectionRates(BrokerSettings.of)
+    settings = BrokerSettings.of()
+    found = ConnectionRates(lambda: settings)
     names = {"host": HOST, "default": DEFAULT_NAME}
     found.renew(
         {
@@ -67,7 +72,8 @@ def test_a_changed_quota_keeps_what_was_opened() -> None:
 
 
 def test_the_addresses_that_were_idle_for_longest_are_forgotten() -> None:
-    found = ConnectionRates(lambda: BrokerSettings.of(quota_clients_max=1))
+    settings = BrokerSettings.of(quota_clients_max=1)
+    found = ConnectionRates(lambda: settings)
     found.renew({QuotaEntity(ip=DEFAULT_NAME): {"connection_creation_rate": 1.0}})
     assert opened(found, HOST, 100, 0.0) == 10
     assert opened(found, OTHER, 100, 0.0) == 10
@@ -91,3 +97,90 @@ def test_a_server_closes_connections_over_the_rate_at_once() -> None:
             await (await broker.connect()).ask(request, DescribeClusterResponse, 0)
 
     run(main())
+
+
+def accept_rates(inter_broker: str | None = None, **by_name: int) -> AcceptRates:
+    """Rates by name: that of the broker (`broker`), those of listeners."""
+    given = {
+        "max.connection.creation.rate"
+        if name == "broker"
+        else f"listener.name.{name}.max.connection.creation.rate": rate
+        for name, rate in by_name.items()
+    }
+    settings = load_settings(
+        environment={}, flags=[f"{name}={rate}" for name, rate in given.items()]
+    )
+    return AcceptRates(lambda: settings, inter_broker)
+
+
+def accepted(found: AcceptRates, listener: str, seconds: float) -> int:
+    """How many of the connections of a queue without end one acceptor takes in this time."""
+    now, number = 0.0, 0
+    while now < seconds:
+        now += found.delay(listener, now)
+        number += 1
+    return number
+
+
+def test_without_a_rate_connections_are_accepted_at_once() -> None:
+    found = accept_rates()
+    assert [found.delay("CLIENTS", 0.0) for _ in range(1000)] == [0.0] * 1000
+
+
+@pytest.mark.parametrize(("name", "inter_broker"), [("broker", None), ("clients", "CLIENTS")])
+def test_connections_over_the_rate_are_accepted_later(name: str, inter_broker: str | None) -> None:
+    found = accept_rates(inter_broker, **{name: 5})
+    assert [found.delay("CLIENTS", 0.0) for _ in range(50)] == [0.0] * 50
+    assert 0 < found.delay("CLIENTS", 0.0) <= 1
+    assert 480 <= accepted(accept_rates(inter_broker, **{name: 5}), "CLIENTS", 100) <= 560
+
+
+def test_the_stricter_of_the_two_rates_holds() -> None:
+    assert accepted(accept_rates(broker=50, clients=5), "CLIENTS", 100) < 600
+    assert accepted(accept_rates(broker=5, clients=50), "CLIENTS", 100) < 600
+    # A listener's connections count for the broker.
+    found = accept_rates(broker=5)
+    assert accepted(found, "CLIENTS", 10) >= 50
+    assert found.delay("OTHERS", 10.0) > 0
+
+
+def test_brokers_are_delayed_by_the_rate_of_their_listener_alone() -> None:
+    found = accept_rates("BROKERS", broker=1)
+    assert [found.delay("BROKERS", 0.0) for _ in range(100)] == [0.0] * 100
+    assert found.delay("CLIENTS", 0.0) == 0
+
+
+def test_with_a_rate_of_nothing_each_connection_waits_for_a_sample() -> None:
+    assert accepted(accept_rates(broker=0), "CLIENTS", 10) == 10
+
+
+LOOPS = ("uvloop", "asyncio")
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_server_accepts_all_connections_over_its_rate_and_refuses_none(loop: str) -> None:
+    async def main() -> None:
+        rates = {"max_connection_creation_rate": 50, "quota_window_num": 2}
+        async with serving({ApiKey.DESCRIBE_CLUSTER: describe}, **rates) as broker:
+            clients = [await broker.connect() for _ in range(60)]
+            request = DescribeClusterRequest()
+            await asyncio.gather(
+                *[each.ask(request, DescribeClusterResponse, 0) for each in clients]
+            )
+            assert broker.metrics.connections_refused.items() == []
+            assert 0 < broker.quotas.metrics.accepts_delayed <= 10
+
+    run(main(), loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_server_that_ends_closes_a_connection_that_waits(loop: str) -> None:
+    async def main() -> None:
+        rate = {"max_connection_creation_rate": 0, "quota_window_size_seconds": 1000}
+        async with serving({ApiKey.DESCRIBE_CLUSTER: describe}, **rate) as broker:
+            clients = [await broker.connect() for _ in range(3)]
+            await until(lambda: broker.quotas.metrics.accepts_delayed)
+            await broker.server.abort()
+            assert [await each.closed() for each in clients] == [True] * 3
+
+    run(main(), loop)

@@ -1,7 +1,8 @@
-"""A listener whose connections begin with a TLS handshake.
+"""A listener that accepts its connections one by one.
 
-The event loop's servers tell nothing of connections that shake hands. This listener accepts the
-sockets itself, so that its owner can count, limit and end them.
+The event loop's servers accept whatever waits, and tell nothing of connections that shake hands.
+This listener accepts the sockets itself. So its owner can delay accepting, and count, limit and end
+TLS handshakes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Final, Protocol
 
 BACKLOG: Final = 1024
@@ -19,6 +22,8 @@ GOODBYE_SECONDS: Final = 5.0
 """How long a connection waits for the other side's end of TLS."""
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
 """The pause after a failed accept, for example without a free file descriptor."""
+ACCEPTED_AT_ONCE: Final = 16
+"""Connections that are accepted before other callbacks of the loop run."""
 _GONE: Final = frozenset({errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO})
 
 
@@ -50,20 +55,38 @@ class Handshake(Protocol):
 
 HandshakeFactory = Callable[[str], Handshake | None]
 """The handshake with a client of this host; None refuses the connection."""
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+AcceptDelay = Callable[[], float]
+"""Counts an accepted connection; returns the seconds until it begins. The next one waits so long
+in the system's queue."""
 
 
-class TlsListener:
+def no_delay() -> float:
+    """Accept at once."""
+    return 0.0
+
+
+class SocketListener:
     """See tidelog.network.Listener."""
 
-    def __init__(self, sockets: list[socket.socket], factory: HandshakeFactory) -> None:
+    def __init__(self, sockets: list[socket.socket], begin: _Begin) -> None:
         self._sockets = sockets
-        self._factory = factory
+        self._begin = begin
         self._accepting: list[asyncio.Task[None]] = []
-        self._shaking: set[asyncio.Task[None]] = set()
+        self._beginning: set[asyncio.Task[None]] = set()
 
     @classmethod
-    async def bind(cls, factory: HandshakeFactory, host: str, port: int) -> TlsListener:
-        """Take the address. OSError if it is taken."""
+    async def bind_plain(cls, factory: ProtocolFactory, host: str, port: int) -> SocketListener:
+        """Take the address, for connections without TLS. OSError if it is taken."""
+        return await cls._bind(partial(_begin_plain, factory), host, port)
+
+    @classmethod
+    async def bind_tls(cls, factory: HandshakeFactory, host: str, port: int) -> SocketListener:
+        """Take the address, for connections that begin with a handshake. OSError if it is taken."""
+        return await cls._bind(partial(_begin_tls, factory), host, port)
+
+    @classmethod
+    async def _bind(cls, begin: _Begin, host: str, port: int) -> SocketListener:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -82,7 +105,7 @@ class TlsListener:
             for one in sockets:
                 one.close()
             raise
-        return cls(sockets, factory)
+        return cls(sockets, begin)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -90,11 +113,13 @@ class TlsListener:
         host, port = self._sockets[0].getsockname()[:2]
         return host, port
 
-    async def accept(self) -> None:
+    async def accept(self, delay: AcceptDelay = no_delay) -> None:
         """Begin to accept connections. OSError if another process listens there by now."""
         for one in self._sockets:
             one.listen(BACKLOG)
-        self._accepting = [asyncio.create_task(self._accept_all(one)) for one in self._sockets]
+        self._accepting = [
+            asyncio.create_task(self._accept_all(one, delay)) for one in self._sockets
+        ]
 
     async def close(self) -> None:
         """Stop accepting. Handshakes go on; their owner ends them. May be called again."""
@@ -104,23 +129,56 @@ class TlsListener:
         for one in self._sockets:
             one.close()
 
-    async def _accept_all(self, listening: socket.socket) -> None:
+    async def _accept_all(self, listening: socket.socket, delay: AcceptDelay) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        for number in count(1):
+            if number % ACCEPTED_AT_ONCE == 0:
+                await _pause(0)
             try:
                 connection, peer = await loop.sock_accept(listening)
             except OSError as error:
                 if error.errno not in _GONE:
                     await _pause(_ACCEPT_PAUSE_SECONDS)
                 continue
-            handshake = self._factory(str(peer[0]))
-            if handshake is None:
+            try:
+                if seconds := delay():
+                    await _pause(seconds)
+            except asyncio.CancelledError:
+                connection.close()
+                raise
+            task = self._begin(connection, str(peer[0]))
+            if task is None:
                 connection.close()
                 continue
-            task = asyncio.create_task(_shake(connection, handshake))
-            self._shaking.add(task)
-            task.add_done_callback(self._shaking.discard)
-            handshake.begun(partial(_end, task))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+
+
+_Begin = Callable[[socket.socket, str], asyncio.Task[None] | None]
+"""Begins the protocol of an accepted connection; None refuses it."""
+
+
+def _begin_plain(
+    factory: ProtocolFactory, connection: socket.socket, _: str
+) -> asyncio.Task[None] | None:
+    return asyncio.create_task(_connect(connection, factory))
+
+
+async def _connect(connection: socket.socket, factory: ProtocolFactory) -> None:
+    # A client that has left already is no error.
+    with suppress(OSError):
+        await asyncio.get_running_loop().connect_accepted_socket(factory, connection)
+
+
+def _begin_tls(
+    factory: HandshakeFactory, connection: socket.socket, host: str
+) -> asyncio.Task[None] | None:
+    handshake = factory(host)
+    if handshake is None:
+        return None
+    task = asyncio.create_task(_shake(connection, handshake))
+    handshake.begun(partial(_end, task))
+    return task
 
 
 def _end(shaking: asyncio.Task[None]) -> None:
