@@ -7,12 +7,13 @@ the layout of a slot (`object_format`), its own magic and the key
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
 from awscrt.checksums import crc32c
-from numpy.typing import NDArray
 
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Incarnation, Slot, TenureKey, TopicPartition
@@ -71,8 +72,12 @@ def assemble_merged(
     CorruptObject for a source whose index does not list an extent's batches.
     """
     key = merged_key(incarnation, number)
+    batches = {name: _Batches(index) for name, index in indexes.items()}
+    first_rows = dict(zip(indexes, accumulate(map(len, indexes.values()), initial=0)))
+    rows: list[int] = []
+    shifts: list[int] = []
     tenures: dict[TenureKey, int] = {}
-    columns: list[dict[str, NDArray[np.generic]]] = []
+    references: list[int] = []
     bodies: list[Buffer] = []
     moved: list[tuple[TopicPartition, Extent]] = []
     created_ms = min(index.header.created_ms for index in indexes.values())
@@ -84,11 +89,14 @@ def assemble_merged(
         first, last = run.sources[0].extent, run.sources[-1].extent
         start, crc = position, 0
         for extent, data in run.sources:
-            index = indexes[extent.key]
-            rows = _rows_of(index, run.partition, extent)
-            columns.append(_copied(index, rows, tenures, position - extent.position))
-            places = index.columns["position"][rows] - extent.position
-            crc = crc32c(_crcs_at(data, places.tolist()), crc)
+            source, first_row = batches[extent.key], first_rows[extent.key]
+            found = source.rows_of(run.partition, extent)
+            rows += [first_row + row for row in found]
+            shifts += [position - extent.position] * len(found)
+            for row in found:
+                references.append(tenures.setdefault(source.tenure_of(row), len(tenures)))
+            places = [source.positions[row] - extent.position for row in found]
+            crc = crc32c(_crcs_at(data, places), crc)
             bodies.append(data)
             position += len(data)
         latest = max(extent.max_timestamp for extent, _ in run.sources)
@@ -96,8 +104,14 @@ def assemble_merged(
             first.base_offset, last.last_offset, latest, key, start, position - start, crc
         )
         moved.append((run.partition, place))
-    joined = [np.concatenate([each[name] for each in columns]).tolist() for name in _NAMES]
-    index_bytes = encode_index(list(tenures), joined, [])
+    columns = {
+        name: np.concatenate([index.columns[name] for index in indexes.values()])[rows]
+        for name in _NAMES
+    }
+    columns["partition"] = np.array(references, np.uint32)
+    columns["object"] = np.full(len(rows), OWN_OBJECT, np.uint32)
+    columns["position"] += np.array(shifts)
+    index_bytes = encode_index(list(tenures), [columns[name].tolist() for name in _NAMES], [])
     end = position + len(index_bytes)
     head, foot = bytes(header.size_bytes), bytes(header.footer_bytes)
     data = bytearray().join((head, *bodies, index_bytes, foot))
@@ -111,52 +125,44 @@ def sources_of(runs: Iterable[ExtentRun]) -> set[str]:
     return {source.extent.key for run in runs for source in run.sources}
 
 
-def _rows_of(index: SlotIndex, partition: TopicPartition, extent: Extent) -> NDArray[np.intp]:
-    """The rows of an extent's batches, in offset order."""
-    columns = index.columns
-    references = [n for n, (found, _) in enumerate(index.tenures) if found == partition]
-    positions = columns["position"]
-    rows = np.flatnonzero(
-        (columns["kind"] == EntryKind.BATCH)
-        & np.isin(columns["partition"], references)
-        & (positions >= extent.position)
-        & (positions < extent.position + extent.length)
-    )
-    rows = rows[np.argsort(columns["base_offset"][rows], kind="stable")]
-    following = np.append(columns["base_offset"][rows][1:], extent.last_offset + 1)
-    if (
-        not len(rows)
-        or columns["base_offset"][rows[0]] != extent.base_offset
-        or (columns["last_offset"][rows] + 1 != following).any()
-        or int(columns["length"][rows].sum()) != extent.length
-    ):
-        raise CorruptObject(
-            extent.key,
-            f"its index does not list the batches of {partition} from offset"
-            f" {extent.base_offset} to {extent.last_offset}",
-        )
-    return rows
-
-
 def _crcs_at(data: Buffer, positions: Sequence[int]) -> bytes:
     """The checksums in the headers of the batches at these positions."""
     view = memoryview(data)
     return b"".join([view[at + CRC_POSITION : at + CRC_POSITION + 4] for at in positions])
 
 
-def _copied(
-    index: SlotIndex,
-    rows: NDArray[np.intp],
-    tenures: dict[TenureKey, int],
-    shift: int,
-) -> dict[str, NDArray[np.generic]]:
-    """The rows for the merged object's index."""
-    columns: dict[str, NDArray[np.generic]] = {name: index.columns[name][rows] for name in _NAMES}
-    numbers = [
-        tenures.setdefault(index.tenures[reference], len(tenures))
-        for reference in index.columns["partition"][rows].tolist()
-    ]
-    columns["partition"] = np.array(numbers, np.uint32)
-    columns["object"] = np.full(len(rows), OWN_OBJECT, np.uint32)
-    columns["position"] = index.columns["position"][rows] + shift
-    return columns
+class _Batches:
+    """The batches that a source object's index lists."""
+
+    def __init__(self, index: SlotIndex) -> None:
+        self._tenures = index.tenures
+        self._references: list[int] = index.columns["partition"].tolist()
+        self._base_offsets: list[int] = index.columns["base_offset"].tolist()
+        self._last_offsets: list[int] = index.columns["last_offset"].tolist()
+        self.positions: list[int] = index.columns["position"].tolist()
+        self._lengths: list[int] = index.columns["length"].tolist()
+        self._rows: defaultdict[TopicPartition, list[int]] = defaultdict(list)
+        own = np.flatnonzero(index.columns["kind"] == EntryKind.BATCH).tolist()
+        for row in sorted(own, key=self._base_offsets.__getitem__):
+            self._rows[self.tenure_of(row)[0]].append(row)
+
+    def tenure_of(self, row: int) -> TenureKey:
+        return self._tenures[self._references[row]]
+
+    def rows_of(self, partition: TopicPartition, extent: Extent) -> list[int]:
+        """The rows of an extent's batches, in offset order. Raises CorruptObject."""
+        bytes_of_extent = range(extent.position, extent.position + extent.length)
+        rows = [row for row in self._rows[partition] if self.positions[row] in bytes_of_extent]
+        next_offset, length = extent.base_offset, 0
+        for row in rows:
+            if self._base_offsets[row] != next_offset:
+                break
+            next_offset = self._last_offsets[row] + 1
+            length += self._lengths[row]
+        if next_offset != extent.last_offset + 1 or length != extent.length:
+            raise CorruptObject(
+                extent.key,
+                f"its index does not list the batches of {partition} from offset"
+                f" {extent.base_offset} to {extent.last_offset}",
+            )
+        return rows
