@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -73,7 +72,11 @@ def assemble_merged(
     """
     key = merged_key(incarnation, number)
     batches = {name: _Batches(index) for name, index in indexes.items()}
-    first_rows = dict(zip(indexes, accumulate(map(len, indexes.values()), initial=0)))
+    row_count = 0
+    first_rows: dict[str, int] = {}
+    for name, index in indexes.items():
+        first_rows[name] = row_count
+        row_count += len(index)
     rows: list[int] = []
     shifts: list[int] = []
     tenures: dict[TenureKey, int] = {}
@@ -93,8 +96,7 @@ def assemble_merged(
             found = source.rows_of(run.partition, extent)
             rows += [first_row + row for row in found]
             shifts += [position - extent.position] * len(found)
-            for row in found:
-                references.append(tenures.setdefault(source.tenure_of(row), len(tenures)))
+            references += [tenures.setdefault(source.tenure_of(row), len(tenures)) for row in found]
             places = [source.positions[row] - extent.position for row in found]
             crc = crc32c(_crcs_at(data, places), crc)
             bodies.append(data)

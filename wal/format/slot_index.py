@@ -7,7 +7,7 @@ An object of a newer format raises UnsupportedFormat.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -239,12 +239,18 @@ def _decode_index(
     numbers = zip(table["partition"].tolist(), table["leader_epoch"].tolist(), strict=True)
     tenures = [
         (
-            TopicPartition(UUID(bytes=topics[16 * row : 16 * row + 16]), partition),
+            TopicPartition(_topic_id(topics[16 * row : 16 * row + 16]), partition),
             LeaderEpoch(epoch),
         )
         for row, (partition, epoch) in enumerate(numbers)
     ]
     return SlotIndex(key, header, crc, layout, tenures, columns, objects, images, previous)
+
+
+@lru_cache(1024)
+def _topic_id(data: bytes) -> UUID:
+    """Indexes repeat few topics, and a UUID takes long to make."""
+    return UUID(bytes=data)
 
 
 def _check_entries(
