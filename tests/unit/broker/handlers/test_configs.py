@@ -137,6 +137,8 @@ def test_what_kafka_lists_of_a_broker_beside_its_settings_is_told_and_not_taken(
         assert all(told[name].read_only for name in expected)
         assert {each.name for each in told.values() if each.is_sensitive} == {
             "delegation.token.secret.key",
+            "http.bearer.token",
+            "http.ssl.key.password",
             "sasl.jaas.config",
             "ssl.key.password",
             "ssl.keystore.certificate.chain",
