@@ -104,7 +104,7 @@ def commands(text: str) -> Iterator[Command]:
 
 def assert_printed(expected: str, output: str, command: str) -> None:
     """Fail unless a line of the output is as expected."""
-    pattern = re.compile(".*".join(map(re.escape, expected.split("…"))))
+    pattern = re.compile(".*".join(map(re.escape, expected.strip().split("…"))))
     lines = [line.strip() for line in output.splitlines()]
     assert any(pattern.fullmatch(line) for line in lines), f"{command}\nprinted:\n{output}"
 

@@ -1,0 +1,121 @@
+"""The commands of OPERATIONS and SECURITY, run as they are written, on a local S3 server.
+
+Hosts, ports and folders of the pages are replaced by those of this machine. Commands that need more
+are in ELSEWHERE, with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.page_reader import BLOCK, ROOT, Command, Reader, commands, reader
+from tidelog.localstack.ports import free_ports
+from tidelog.localstack.s3_servers import start_seaweedfs
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+ELSEWHERE = {
+    "tidelog bucket repair": "needs the damaged bucket of its output; tests/unit/cli has its own",
+    "kafka-configs.sh": "a tool of Apache Kafka; make compat runs it",
+    "aws iam": "needs an account at AWS",
+    "tidelog server --store 's3://my-bucket/prefix?sse=c": (
+        "needs a store with SSE-C; tests/unit/storage/stores/s3/test_encryption.py has one"
+    ),
+}
+"""By the beginning of a command: why it is not run here, and the place that shows it instead."""
+
+
+BEFORE_CLIENTS = ("tidelog bucket", "tidelog server")
+
+
+def console(page: str, replaced: Mapping[str, str]) -> list[Command]:
+    """All commands of a page's console blocks, in their order."""
+    text = (ROOT / "docs" / page).read_text()
+    for before, after in replaced.items():
+        assert before in text, f"{page} has no {before} any more"
+        text = text.replace(before, after)
+    blocks = (block for language, _, block in BLOCK.findall(text) if language == "console")
+    return [command for block in blocks for command in commands(block)]
+
+
+def excuse(command: Command) -> str | None:
+    """The beginning in ELSEWHERE that the command has."""
+    return next((start for start in ELSEWHERE if command.line.startswith(start)), None)
+
+
+def follow(operator: Reader, written: Iterable[Command]) -> None:
+    """Run all commands without an excuse, those that make buckets first: pages name them later."""
+    for command in sorted(written, key=lambda each: "bucket create" not in each.line):
+        if excuse(command) is None:
+            operator.run(shown(command))
+
+
+def shown(command: Command) -> Command:
+    """The command with `…` in its output for values of a run: ids, times, counts."""
+    # With an endpoint from the environment a URL is shown with its options.
+    varying = r"(?<=/prefix)(?=:)|(?<=cluster=)\S+|(?<=broker=)\d+|(?<=offset )\d+|(?<=: )\S*\d\S*$"
+    return command._replace(output=[re.sub(varying, "…", each) for each in command.output])
+
+
+@contextmanager
+def bucket_of_a_reader(folder: Path, **variables: str) -> Iterator[Reader]:
+    """A reader whose `s3://` is a server of this machine."""
+    with ExitStack() as stack:
+        server = stack.enter_context(start_seaweedfs(folder / "s3"))
+        for bucket in ("lake", "lake-b"):
+            server.create_bucket(bucket)
+        place = folder / "reader"
+        place.mkdir()
+        yield stack.enter_context(reader(place, **server.environment, **variables))
+
+
+def test_the_commands_of_operations(tmp_path: Path) -> None:
+    kafka, http = free_ports(2)
+    replaced = {
+        "0.0.0.0:9092": f"127.0.0.1:{kafka}",
+        "broker.example.com:9092": f"127.0.0.1:{kafka}",
+        "0.0.0.0:9093": f"127.0.0.1:{http}",
+        "broker:9092": f"127.0.0.1:{kafka}",
+        "broker:9093": f"127.0.0.1:{http}",
+        # Brokers that listen on the next free port.
+        "$ tidelog server --store s3://my-bucket/prefix\n": (
+            "$ tidelog server --store s3://my-bucket/prefix --listen 127.0.0.1:0\n"
+        ),
+    }
+    written = console("OPERATIONS.md", replaced)
+    with bucket_of_a_reader(tmp_path, TIDELOG_BOOTSTRAP=f"127.0.0.1:{kafka}") as operator:
+        user = "'SCRAM-SHA-512=[name=admin,password=secret]'"
+        operator.run(Command(f"tidelog bucket create s3://lake/prod --add-scram {user}", []))
+        first = [each for each in written if each.line.startswith(BEFORE_CLIENTS)]
+        follow(operator, first)
+        assert len(operator.brokers) == 3
+        operator.run(Command("tidelog topics create flights --partitions 1", []))
+        operator.run(Command("echo 'EWR to IAH' | tidelog produce flights", []))
+        follow(operator, [each for each in written if each not in first])
+
+
+def test_the_commands_of_security(tmp_path: Path) -> None:
+    (kafka,) = free_ports(1)
+    (tmp_path / "etc").mkdir()
+    written = console("SECURITY.md", {"/etc/tidelog/bucket.key": f"{tmp_path}/etc/bucket.key"})
+    with bucket_of_a_reader(tmp_path, TIDELOG_BOOTSTRAP=f"127.0.0.1:{kafka}") as operator:
+        operator.run(
+            Command(
+                f"tidelog server --store memory://rules --listen 127.0.0.1:{kafka}"
+                " --set authorizer.class.name=acl --set super.users=User:ANONYMOUS",
+                [],
+            )
+        )
+        follow(operator, written)
+
+
+def test_what_is_not_run_is_in_the_pages() -> None:
+    """An excuse without a command is removed."""
+    written = [*console("OPERATIONS.md", {}), *console("SECURITY.md", {})]
+    assert {excuse(each) for each in written} - {None} == set(ELSEWHERE)
+    assert len(written) > 20
