@@ -13,8 +13,8 @@ from benchmarks.harness.targets import ONLY_ON_REQUEST, Target, tidelog
 PARTITIONS = 4
 ROUNDS = 3
 DIRECTIONS = ("produce", "consume")
-PEERS = {"tidelog": "confluent-kafka", "tidelog.aio": "aiokafka"}
-"""Each of our clients, and the one that it is compared with."""
+PEERS = {"tidelog": ("confluent-kafka", "confluent-kafka poll"), "tidelog.aio": ("aiokafka",)}
+"""Each of our clients, and those that it is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def measure_clients(folder: Path, share: float) -> Speeds:
         with tidelog("clients", "memory://clients", folder, **ONLY_ON_REQUEST) as target:
             for number in range(ROUNDS):
                 for client in LOADS:
-                    topic = f"{client}-{shape.size}-{number}".replace("_", "-")
+                    topic = f"{client}-{shape.size}-{number}".replace("_", "-").replace(" ", "-")
                     target.create_topic(topic, PARTITIONS)
                     for direction in DIRECTIONS:
                         speed = _measure(target, client, direction, topic, shape.size, count)
@@ -75,12 +75,12 @@ def client_lines(speeds: Speeds) -> list[str]:
             cells = [f"{shape.size} B", client]
             for direction in DIRECTIONS:
                 ours = speeds[shape, client, direction]
-                peer = PEERS.get(client)
-                ratio = "-"
-                if peer is not None:
-                    theirs = speeds[shape, peer, direction].messages_a_second
-                    ratio = f"{ours.messages_a_second / theirs:.2f} of {peer}"
-                cells += [f"{ours.messages_a_second:,.0f}", ratio]
+                ratios = [
+                    f"{ours.messages_a_second / theirs.messages_a_second:.2f} of {peer}"
+                    for peer in PEERS.get(client, ())
+                    if (theirs := speeds[shape, peer, direction])
+                ]
+                cells += [f"{ours.messages_a_second:,.0f}", ", ".join(ratios) or "-"]
                 cells.append(f"{ours.cpu_microseconds_a_message:.1f}")
             lines.append("| " + " | ".join(cells) + " |")
     return [*lines, ""]

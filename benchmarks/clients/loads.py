@@ -53,17 +53,39 @@ def produce_raw(bootstrap: str, topic: str, count: int, size: int) -> None:
     assert deliveries.count == count
 
 
-def consume_raw(bootstrap: str, topic: str, count: int, size: int) -> None:
-    """confluent-kafka, in batches of 500."""
+def assigned(bootstrap: str, topic: str) -> Any:
+    """A raw consumer of all partitions, with the settings that change what our clients do."""
     import confluent_kafka
 
+    from tidelog.sdk.settings import CONSUMER_DEFAULTS
+
+    alike = {name: CONSUMER_DEFAULTS[name] for name in ("check.crcs", "fetch.queue.backoff.ms")}
     settings = {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
-    consumer = confluent_kafka.Consumer(settings | {"enable.auto.commit": False})
+    consumer = confluent_kafka.Consumer(settings | alike | {"enable.auto.commit": False})
     partitions = consumer.list_topics(topic).topics[topic].partitions
     consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
+    return consumer
+
+
+def consume_raw(bootstrap: str, topic: str, count: int, size: int) -> None:
+    """confluent-kafka, in batches of 500."""
+    consumer = assigned(bootstrap, topic)
     left = count
     while left > 0:
         for message in consumer.consume(500, READ_SECONDS):
+            assert message.error() is None
+            message.key(), message.offset()
+            left -= len(message.value() or b"") == size
+    consumer.close()
+
+
+def consume_polled(bootstrap: str, topic: str, count: int, size: int) -> None:
+    """confluent-kafka, message by message."""
+    consumer = assigned(bootstrap, topic)
+    left = count
+    while left > 0:
+        message = consumer.poll(READ_SECONDS)
+        if message is not None:
             assert message.error() is None
             message.key(), message.offset()
             left -= len(message.value() or b"") == size
@@ -87,7 +109,8 @@ def consume_sdk(bootstrap: str, topic: str, count: int, size: int) -> None:
     left = count
     with Consumer(bootstrap, topic, auto_offset_reset="earliest") as consumer:
         for message in consumer:
-            left -= len(message.value) == size
+            assert message.key is None
+            left -= message.offset >= 0 and len(message.value) == size
             if not left:
                 break
 
@@ -109,7 +132,8 @@ async def consume_aio(bootstrap: str, topic: str, count: int, size: int) -> None
     left = count
     async with Consumer(bootstrap, topic, auto_offset_reset="earliest") as consumer:
         async for message in consumer:
-            left -= len(message.value) == size
+            assert message.key is None
+            left -= message.offset >= 0 and len(message.value) == size
             if not left:
                 break
 
@@ -136,7 +160,8 @@ async def consume_aiokafka(bootstrap: str, topic: str, count: int, size: int) ->
         topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest"
     ) as consumer:
         async for message in consumer:
-            left -= len(message.value) == size
+            assert message.key is None
+            left -= message.offset >= 0 and len(message.value) == size
             if not left:
                 break
 
@@ -177,6 +202,7 @@ async def consume_raw_aio(bootstrap: str, topic: str, count: int, size: int) -> 
 
 LOADS: dict[str, dict[str, Load]] = {
     "confluent-kafka": {"produce": produce_raw, "consume": consume_raw},
+    "confluent-kafka poll": {"produce": produce_raw, "consume": consume_polled},
     "tidelog": {"produce": produce_sdk, "consume": consume_sdk},
     "confluent_kafka.aio": {"produce": produce_raw_aio, "consume": consume_raw_aio},
     "aiokafka": {"produce": produce_aiokafka, "consume": consume_aiokafka},

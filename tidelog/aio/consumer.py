@@ -80,9 +80,8 @@ class Consumer:
         """The messages as they arrive, without end."""
         while True:
             made = self._made
-            if made is not None and made.has_fetched and self._is_free:
-                message = made.take_one()
-            else:
+            message = made.take_one() if made is not None and self._is_free else None
+            if message is None:
                 message = await self.poll(STEP_SECONDS)
             if message is not None:
                 yield message

@@ -7,10 +7,9 @@ that dies reads the others again: at least once, as with the Java client.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
@@ -19,18 +18,13 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.sdk.connecting import CLOCK, STEP_SECONDS, logger, made, repeated
 from tidelog.sdk.errors import KafkaRequestError, RetriableError, translated
+from tidelog.sdk.fetched import FetchedMessages, Place, Position, is_faultless, place_of
 from tidelog.sdk.messages import Message
 from tidelog.sdk.serializers import Deserializer, NotDeserializable, deserializer_of
 from tidelog.sdk.settings import consumer_configuration, truth_of
 
 _EARLIEST, _LATEST = -2, -1
 _STARTS = {"earliest": _EARLIEST, "smallest": _EARLIEST, "latest": _LATEST, "largest": _LATEST}
-
-
-_Place: TypeAlias = tuple[str, int]
-"""The topic and the partition. Plain tuples: each message makes one."""
-_Position: TypeAlias = tuple[int, int | None]
-"""The offset and the epoch of its leader."""
 
 
 class Consumer:
@@ -65,11 +59,11 @@ class Consumer:
         self._records_max = configuration.poll_records_max
         self._start = str(configuration.passed["auto.offset.reset"])
         self._client = made(confluent_kafka.Consumer, configuration.passed)
-        self._fetched: deque[confluent_kafka.Message] = deque()
-        self._consumed: dict[_Place, _Position] = {}
-        self._given: dict[_Place, _Position] = {}
-        """Where the last call's messages begin: they are perhaps not processed yet."""
-        self._ends: dict[_Place, int] = {}
+        decodes = self._key is not None or self._value is not None
+        self._fetched = FetchedMessages(self._decoded if decodes else None)
+        self._consumed: dict[Place, Position] = {}
+        """Of a group's member: positions behind the messages of earlier batches."""
+        self._ends: dict[Place, int] = {}
         """Up to where `to_end` reads, of the partitions that have not come there."""
         self._is_closed = False
         if group is None:
@@ -80,10 +74,8 @@ class Consumer:
     def __iter__(self) -> Iterator[Message]:
         """The messages as they arrive, without end."""
         while True:
-            message = self.take_one()
-            if message is not None:
-                yield message
-            else:
+            yield from self._fetched.messages
+            if self._fetched.is_empty:
                 self.fetch(STEP_SECONDS)
 
     def poll(self, timeout: float) -> Message | None:
@@ -91,7 +83,7 @@ class Consumer:
 
         Raises NotDeserializable, KafkaRequestError.
         """
-        if not self._fetched:
+        if self._fetched.is_empty:
             self.fetch(timeout)
         return self.take_one()
 
@@ -100,28 +92,27 @@ class Consumer:
 
         All of them count as consumed when the next ones are asked for.
         """
-        if not self._fetched:
+        if self._fetched.is_empty:
             self.fetch(timeout)
         return self.take(records_max)
 
     @property
     def has_fetched(self) -> bool:
-        """Whether messages are there that were not given out."""
-        return bool(self._fetched)
+        """Whether messages, or ends for `to_end`, are there that were not given out."""
+        return not self._fetched.is_empty or self._fetched.has_ends
 
     def take_one(self) -> Message | None:
         """The next message of those that are there, or None. Does not wait."""
-        self._given.clear()
-        return self._taken()
+        message = next(self._fetched.messages, None)
+        if message is None:
+            self._fetched.begin_call()
+            self._reach_ends()
+        return message
 
     def take(self, records_max: int | None = None) -> list[Message]:
         """Up to `records_max` messages of those that are there. Does not wait."""
-        self._given.clear()
-        left = records_max or self._records_max
-        found: list[Message] = []
-        while left and (message := self._taken()) is not None:
-            found.append(message)
-            left -= 1
+        found = self._fetched.take(records_max or self._records_max)
+        self._reach_ends()
         return found
 
     def to_end(self) -> Iterator[Message]:
@@ -157,6 +148,7 @@ class Consumer:
     @property
     def is_before_ends(self) -> bool:
         """Whether a partition has not come to the end that `find_ends` found."""
+        self._reach_ends()
         return bool(self._ends)
 
     def reach(self, message: Message) -> None:
@@ -202,7 +194,7 @@ class Consumer:
 
         Messages of partitions that another member has by now are left to it.
         """
-        self._seek(dict(self._given))
+        self._seek(self._fetched.given_last())
 
     def seek_to_committed(self) -> None:
         """Go on at the group's committed offsets, in partitions that have one.
@@ -211,6 +203,7 @@ class Consumer:
         """
         if self.group is None:
             raise Refused("seek_to_committed: a consumer without a group has no offsets")
+        self._note()
         # A partition that has given out nothing begins at its committed offset anyway.
         wanted = [TopicPartition(*place) for place in self._consumed]
         if not wanted:
@@ -220,7 +213,7 @@ class Consumer:
             f"offsets of group {self.group}",
             self._block_ms_max,
         )
-        committed: dict[_Place, _Position] = {}
+        committed: dict[Place, Position] = {}
         for each in found:
             if each.error is not None:
                 raise translated(each.error, f"offset of {each.topic}-{each.partition}")
@@ -231,7 +224,8 @@ class Consumer:
 
     def take_back(self) -> None:
         """The messages of the last call do not count as consumed: they were not processed."""
-        self._consumed |= self._given
+        self._note()
+        self._consumed |= self._fetched.given_last()
 
     def close(self) -> None:
         """Leave the group. With `enable.auto.commit` commit what was given out."""
@@ -261,72 +255,69 @@ class Consumer:
         """
         if self._is_closed:
             raise Refused("the consumer is closed; make a new one")
-        self._given.clear()
         self._store()
+        self._fetched.begin_call()
+        self._reach_ends()
         deadline = CLOCK.monotonic() + timeout
         left = timeout
-        while not self._fetched:
+        while not self.has_fetched:
             first = self._client.poll(max(0.0, min(left, STEP_SECONDS)))
             if first is not None:
                 # Waiting for a full batch would delay the messages that are there.
-                following = self._client.consume(self._records_max - 1, 0)
-                self._fetched.extend(
-                    each
-                    for each in (first, *following)
-                    if each.error() is None or self._is_kept(each)
-                )
+                self._hold([first, *self._client.consume(self._records_max - 1, 0)])
             left = deadline - CLOCK.monotonic()
             if left <= 0:
                 return
 
-    def _is_kept(self, fetched: confluent_kafka.Message) -> bool:
-        """Whether an event is the end of a partition that `to_end` reads.
+    def _hold(self, fetched: list[confluent_kafka.Message]) -> None:
+        """Keep messages, and the ends of partitions for `to_end`. Raises KafkaRequestError."""
+        if is_faultless(fetched):
+            self._fetched.replace(fetched)
+            return
+        messages: list[confluent_kafka.Message] = []
+        ends: list[tuple[int, Place, int]] = []
+        failures: list[KafkaRequestError] = []
+        for each in fetched:
+            error = each.error()
+            if error is None:
+                messages.append(each)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                if self._ends:
+                    ends.append((len(messages), place_of(each), each.offset() or 0))
+            elif (failure := self._failure_of(each, error)) is not None:
+                failures.append(failure)
+        # The messages beside a failure are held: librdkafka gives them out once.
+        self._fetched.replace(messages, ends)
+        if failures:
+            raise failures[0]
 
-        Raises KafkaRequestError.
-        """
-        error = fetched.error()
-        assert error is not None
-        if error.code() == KafkaError._PARTITION_EOF:
-            return bool(self._ends)
-        failure = translated(error, f"topic {fetched.topic()}")
+    def _failure_of(
+        self, event: confluent_kafka.Message, error: KafkaError
+    ) -> KafkaRequestError | None:
+        """What the application must know, or None if the consumer waits for a remedy."""
+        failure = translated(error, f"topic {event.topic()}")
         waits = error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._MAX_POLL_EXCEEDED)
         if not waits and not isinstance(failure, RetriableError):
-            raise failure
+            return failure
         # As the Java client, which waits for a topic and joins its group again.
-        logger.warning("consumer waits", extra={"topic": fetched.topic(), "reason": str(failure)})
-        return False
-
-    def _taken(self) -> Message | None:
-        """The next message of those that are there, after the ends before it."""
-        while self._fetched:
-            fetched = self._fetched.popleft()
-            if fetched.error() is None:
-                return self._given_out(fetched)
-            self._reach(_place_of(fetched), fetched.offset() or 0)
+        logger.warning("consumer waits", extra={"topic": event.topic(), "reason": str(failure)})
         return None
 
-    def _given_out(self, fetched: confluent_kafka.Message) -> Message:
-        topic, partition = place = _place_of(fetched)
-        offset, leader_epoch = fetched.offset() or 0, fetched.leader_epoch()
-        if place not in self._given:
-            self._given[place] = (offset, leader_epoch)
-        self._consumed[place] = (offset + 1, leader_epoch)
-        _, timestamp = fetched.timestamp()
-        key, value, headers = fetched.key(), fetched.value(), fetched.headers()
-        return Message(
-            topic,
-            partition,
-            offset,
-            None if timestamp < 0 else timestamp,
-            key if self._key is None else self._decoded(self._key, key, fetched, MessageField.KEY),
-            value
-            if self._value is None
-            else self._decoded(self._value, value, fetched, MessageField.VALUE),
-            tuple(cast(list[tuple[str, bytes | None]], headers)) if headers else (),
-            leader_epoch,
-        )
+    def _reach_ends(self) -> None:
+        """Note the ends of partitions behind the messages that were given out."""
+        if self._fetched.has_ends:
+            for place, offset in self._fetched.take_ends():
+                self._reach(place, offset)
 
-    def _decoded(
+    def _decoded(self, fetched: confluent_kafka.Message) -> Message:
+        key, value = fetched.key(), fetched.value()
+        if self._key is not None:
+            key = self._field(self._key, key, fetched, MessageField.KEY)
+        if self._value is not None:
+            value = self._field(self._value, value, fetched, MessageField.VALUE)
+        return Message(fetched, fetched.offset() or 0, key, value)
+
+    def _field(
         self,
         deserializer: Deserializer,
         data: bytes | None,
@@ -341,17 +332,24 @@ class Consumer:
             )
         # A deserializer is the user's: whatever it raises means that these bytes are not its own.
         except Exception as error:
-            place = _place_of(fetched)
+            place = place_of(fetched)
             raise NotDeserializable(
                 f"{field.value} of {place[0]}-{place[1]} at offset {fetched.offset()}: {error}"
             ) from error
 
+    def _note(self) -> None:
+        """Remember the positions of this batch, if a group has them."""
+        if self.group is not None:
+            self._consumed |= self._fetched.given_since()
+
     def _positions(self) -> list[TopicPartition]:
+        self._note()
         return [_topic_partition(place, at) for place, at in self._consumed.items()]
 
     def _store(self) -> None:
         """What was given out counts as consumed: librdkafka commits it in its time."""
-        if not self.commits_by_itself or not self._consumed:
+        self._note()
+        if not self.commits_by_itself:
             return
         for offset in self._positions():
             try:
@@ -364,20 +362,20 @@ class Consumer:
 
     def _revoked(self, _: confluent_kafka.Consumer, gone: list[TopicPartition]) -> None:
         places = {(each.topic, each.partition) for each in gone}
+        self._note()
         for place in places:
             self._consumed.pop(place, None)
-            self._given.pop(place, None)
-        self._fetched = deque(each for each in self._fetched if _place_of(each) not in places)
+        self._fetched.drop(places)
 
-    def _reach(self, place: _Place, offset: int) -> None:
+    def _reach(self, place: Place, offset: int) -> None:
         if offset >= self._ends.get(place, offset + 1):
             del self._ends[place]
 
-    def _first_of(self, place: _Place, positions: dict[_Place, int]) -> int:
+    def _first_of(self, place: Place, positions: dict[Place, int]) -> int:
         """The offset that is given out next, as far as it is known."""
-        buffered = [each.offset() or 0 for each in self._fetched if _place_of(each) == place]
-        if buffered:
-            return buffered[0]
+        buffered = self._fetched.first_offset(place)
+        if buffered is not None:
+            return buffered
         consumed = positions[place]
         return consumed if consumed >= 0 else self._assigned[place]
 
@@ -407,7 +405,7 @@ class Consumer:
             )
         return sorted(found.partitions)
 
-    def _offsets_at(self, places: Sequence[_Place], time: int) -> dict[_Place, int]:
+    def _offsets_at(self, places: Sequence[Place], time: int) -> dict[Place, int]:
         """The offsets of a time in milliseconds, or of an edge."""
         wanted = [TopicPartition(*place, time) for place in places]
         found = repeated(
@@ -420,16 +418,17 @@ class Consumer:
                 raise translated(each.error, f"offsets of {each.topic}-{each.partition}")
         return {(each.topic, each.partition): each.offset for each in found}
 
-    def _seek(self, positions: dict[_Place, _Position]) -> None:
+    def _seek(self, positions: dict[Place, Position]) -> None:
         """Give out the partitions' messages from these positions on next."""
-        self._fetched = deque(each for each in self._fetched if _place_of(each) not in positions)
+        self._note()
         owned = {(each.topic, each.partition) for each in self._client.assignment()}
         for place, at in positions.items():
-            self._given.pop(place, None)
             self._consumed.pop(place, None)
             if place in owned:
                 self._seek_one(_topic_partition(place, at))
                 self._consumed[place] = at
+            # Only now: if the seek fails, a further `rewind` begins at the same message.
+            self._fetched.drop([place])
 
     def _seek_one(self, wanted: TopicPartition) -> None:
         repeated(
@@ -439,15 +438,7 @@ class Consumer:
         )
 
 
-def _place_of(fetched: confluent_kafka.Message) -> _Place:
-    return fetched.topic() or "", fetched.partition() or 0
-
-
-def _position_of(fetched: confluent_kafka.Message, behind: int) -> _Position:
-    return (fetched.offset() or 0) + behind, fetched.leader_epoch()
-
-
-def _topic_partition(place: _Place, at: _Position) -> TopicPartition:
+def _topic_partition(place: Place, at: Position) -> TopicPartition:
     offset, leader_epoch = at
     if leader_epoch is None:
         return TopicPartition(*place, offset)

@@ -6,6 +6,7 @@ import itertools
 
 import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError
 
 from tidelog.errors import Refused
 from tidelog.sdk.admin import Admin
@@ -162,3 +163,28 @@ def test_an_unknown_topic_is_named() -> None:
         pytest.raises(KafkaRequestError, match=r"topic nothing: .*create it first"),
     ):
         Consumer(broker.bootstrap, "nothing", allow_auto_create_topics=False)
+
+
+class FailingOnce(AtOnce):
+    """A client of librdkafka that gives out an error between two messages."""
+
+    def poll(self, timeout: float) -> confluent_kafka.Message | None:
+        while len(self._held) < 2:
+            fetched = self._client.poll(timeout)
+            if fetched is not None:
+                self._held.append(fetched)
+        error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        self._held.insert(1, confluent_kafka.Message(topic="closed", error=error))
+        return self._held.pop(0)
+
+
+def test_an_error_between_messages_is_raised_and_they_are_given_out(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = shared.topic()
+    shared.produce(topic, ["a", "b"])
+    monkeypatch.setattr("tidelog.sdk.consumer.made", lambda _, settings: FailingOnce(settings))
+    with Consumer(shared.bootstrap, topic, auto_offset_reset="earliest") as consumer:
+        with pytest.raises(KafkaRequestError, match="topic closed"):
+            consumer.poll(5)
+        assert [message.value for message in consumer.batch(timeout=5)] == [b"a", b"b"]
