@@ -75,6 +75,7 @@ from tidelog.bucket.reachability import (
 from tidelog.bucket.survey import WalReachability
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.prefix import LOG_PREFIX, LOG_SUFFIX, PROBE_FOLDER
+from tidelog.coordinator.cluster.records.credentials import CREDENTIALS_PREFIX
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.snapshot_format import STATE_PREFIX
 from tidelog.errors import CorruptObject, UnsupportedFormat
@@ -329,6 +330,7 @@ class Collector:
             prefixes += [MERGED_FOLDER, CHECKPOINT_FOLDER]
         if share.has_folders:
             prefixes += [HANDOVER_FOLDER, STAGED_FOLDER, STATE_PREFIX, PROBE_FOLDER]
+            prefixes.append(CREDENTIALS_PREFIX)
         listed: dict[str, Listed] = {}
         ours = {me, *dead}
         for prefix in prefixes:

@@ -34,7 +34,8 @@ class SharedWork(StrEnum):
     """Work that one broker does for all."""
 
     FOLDERS = "folders"
-    """Hand-over images, staged objects, state snapshots, probes; and the survey of all bases."""
+    """Objects of no WAL and no table: images, staged batches, snapshots, verifiers, probes. And the
+    survey of all bases."""
     TABLES = "tables"
     FORGETTING = "forgetting"
 

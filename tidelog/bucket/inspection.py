@@ -21,6 +21,7 @@ from tidelog.bucket.object_keys import (
     BucketObject,
     CheckpointObject,
     ClusterObject,
+    CredentialsObject,
     HandoverObject,
     MergedObjectKey,
     SegmentObject,
@@ -65,6 +66,7 @@ _KINDS: Final[Mapping[type[BucketObject], str]] = {
     TableObject: "table",
     StateObject: "state",
     ClusterObject: "metadata",
+    CredentialsObject: "metadata",
     StagedObject: "staged",
 }
 """The kind of inspection for each type of object."""

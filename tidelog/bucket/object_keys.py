@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from tidelog.coordinator.cluster.log.prefix import CLUSTER_FOLDER, PROBE_FOLDER
+from tidelog.coordinator.cluster.records.credentials import CREDENTIALS_PREFIX, CREDENTIALS_SUFFIX
 from tidelog.coordinator.snapshot_format import OFFSET_DIGITS, SNAPSHOT_SUFFIX, STATE_PREFIX
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot, TopicId
 from tidelog.storage.segment.segment import TOPICS_PREFIX, SegmentName, table_prefix
@@ -73,6 +74,12 @@ class TableObject(NamedTuple):
     topic_id: TopicId
 
 
+class CredentialsObject(NamedTuple):
+    """An object of all users' verifiers, whether the metadata log names it or not."""
+
+    key: str
+
+
 class ClusterObject(NamedTuple):
     """An object of the metadata log, a snapshot of it, or a lease."""
 
@@ -94,6 +101,7 @@ BucketObject: TypeAlias = (
     | StateObject
     | SegmentObject
     | TableObject
+    | CredentialsObject
     | ClusterObject
     | ProbeObject
 )
@@ -107,6 +115,7 @@ _SUFFIXES = {WAL_FOLDER: WAL_SUFFIX, CHECKPOINT_FOLDER: None, MERGED_FOLDER: MER
 _STATE = re.compile(
     rf"{STATE_PREFIX}([^/]+)/(0|[1-9]\d{{0,9}})/(\d{{{OFFSET_DIGITS}}}){re.escape(SNAPSHOT_SUFFIX)}"
 )
+_CREDENTIALS = re.compile(rf"{CREDENTIALS_PREFIX}[0-9a-f]{{32}}{re.escape(CREDENTIALS_SUFFIX)}")
 _TABLE = re.compile(rf"{TOPICS_PREFIX}([0-9a-f-]{{36}})/.+")
 
 
@@ -128,7 +137,7 @@ def parse_key(key: str) -> BucketObject | None:
         case "staged/":
             return StagedObject(key)
         case _ if folder == CLUSTER_FOLDER:
-            return ClusterObject(key)
+            return CredentialsObject(key) if _CREDENTIALS.fullmatch(key) else ClusterObject(key)
         case _ if folder == PROBE_FOLDER:
             return ProbeObject(key)
     return None

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from tidelog.bucket.object_keys import (
     BucketObject,
     CheckpointObject,
+    CredentialsObject,
     HandoverObject,
     MergedObjectKey,
     ProbeObject,
@@ -194,6 +195,8 @@ class Reachability:
                 return next_offset < self.snapshots.get((topic, partition), 0)
             case HandoverObject():
                 return key not in self._handovers and self.metadata_aged(key)
+            case CredentialsObject():
+                return key != self.state.credentials and self.metadata_aged(key)
             case StagedObject():
                 return key not in self._referenced and self.staged_over(key)
             case ProbeObject():

@@ -100,6 +100,7 @@ async def alter_user_scram_credentials(
             await change_credentials(
                 broker.metadata,
                 broker.store,
+                broker.clock,
                 broker.entropy,
                 broker.incarnation.epoch,
                 change.apply,

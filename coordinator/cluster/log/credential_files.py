@@ -2,8 +2,14 @@
 
 A change writes a new object, then the entry of the metadata log that names it, then deletes the old
 object. A death before the entry leaves an object that no entry names: it counts for nothing. A
-death after it leaves the old object, which counts no longer. Both stay until an operator deletes
-them. Of two changes at a time one comes first. The other reads its result and starts again.
+death after it leaves the old object, which counts no longer. The collector deletes both. Of two
+changes at a time one comes first. The other reads its result and starts again.
+
+A process may stall between object and entry. So an entry names only an object whose put began less
+than half the grace before the process read the state that the entry follows. Otherwise the process
+starts again with a new object. The collector deletes an object that the log does not name once the
+log has an entry younger by more than the grace. An append that read an earlier state then finds its
+number taken; one that read this entry finds its object too old (docs/architecture/deletion.md).
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.credentials import (
     CREDENTIALS_PREFIX,
@@ -37,8 +44,8 @@ ATTEMPTS_MAX = 10
 logger = logging.getLogger(__name__)
 
 
-class _Overtaken(Refused):
-    """Another change came first."""
+class _StartAgain(Refused):
+    """Another change came first, or the new object has become too old to be named."""
 
 
 async def read_credentials(log: MetadataLog, store: ObjectStore) -> tuple[str | None, Credentials]:
@@ -65,6 +72,7 @@ async def read_credentials(log: MetadataLog, store: ObjectStore) -> tuple[str | 
 async def change_credentials(
     log: MetadataLog,
     store: ObjectStore,
+    clock: Clock,
     entropy: Entropy,
     author: Epoch | None,
     change: Callable[[Credentials], Credentials],
@@ -80,13 +88,14 @@ async def change_credentials(
             base = Credentials(_secret(entropy), base.verifiers)
         changed = change(base)
         key = f"{CREDENTIALS_PREFIX}{entropy.uuid().hex}{CREDENTIALS_SUFFIX}"
+        named_until = clock.monotonic() + log.settings.delete_grace_ms / 1000 / 2
         await store.put(key, encode_credentials(changed), IfAbsent())
         try:
-            await log.append(author, partial(_record, key, old))
+            await log.append(author, partial(_record, key, old, clock, named_until))
         except Refused as refused:
             # Nothing was appended: no entry names the new object.
             await _delete(store, key)
-            if isinstance(refused, _Overtaken):
+            if isinstance(refused, _StartAgain):
                 continue
             raise
         if old is not None:
@@ -95,9 +104,13 @@ async def change_credentials(
     raise Refused("credentials are being changed all the time; nothing was changed. Try again")
 
 
-def _record(key: str, old: str | None, state: ClusterState) -> tuple[Record, ...]:
+def _record(
+    key: str, old: str | None, clock: Clock, named_until: float, state: ClusterState
+) -> tuple[Record, ...]:
     if state.credentials != old:
-        raise _Overtaken("the credentials have changed meanwhile")
+        raise _StartAgain("the credentials have changed meanwhile")
+    if clock.monotonic() >= named_until:
+        raise _StartAgain(f"{key} was written too long ago, and may be deleted")
     for info in state.live_brokers():
         if info.version < CREDENTIALS_VERSION:
             raise Refused(

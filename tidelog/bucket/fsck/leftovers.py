@@ -71,6 +71,7 @@ async def check_leftovers(context: CheckContext) -> Findings:
     judge = await _judge(context, state, listed)
     if judge is not None:
         _judge_objects(judge, listed, findings)
+    await _check_credentials(context, state, findings)
     await _judge_topics(context, state, tables, findings)
     return findings
 
@@ -138,6 +139,18 @@ def _judge_objects(judge: _Judge, listed: _Listed, findings: Findings) -> None:
         if since_ms < judge.orphaned_before_ms:
             why = orphan_reason(since_ms, judge.orphaned_before_ms)
             findings.add(FaultKind.ORPHAN, key, why)
+
+
+async def _check_credentials(
+    context: CheckContext, state: ClusterState, findings: Findings
+) -> None:
+    """Check that the object of all verifiers exists. It is not read: only a broker may do that."""
+    key = state.credentials
+    if key is None or [meta async for meta in context.list(key)]:
+        return
+    if (await context.bucket.refresh()).credentials == key:
+        why = "the metadata log names it as the object of all verifiers: no user can log in"
+        findings.add(FaultKind.MISSING, key, why)
 
 
 async def _judge_topics(

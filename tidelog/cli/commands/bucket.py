@@ -87,7 +87,7 @@ async def _found_cluster(url: str, credentials: tuple[NewCredential, ...]) -> st
                 )
             added = {(each.user, each.mechanism): each.verifier(new_salt()) for each in credentials}
             await change_credentials(
-                log, store, entropy, None, lambda present: present.changed((), added)
+                log, store, clock, entropy, None, lambda present: present.changed((), added)
             )
             return log.state.cluster_id
         finally:

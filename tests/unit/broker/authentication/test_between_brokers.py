@@ -94,12 +94,12 @@ def protected(
 
 async def with_user(store: ObjectStore) -> World:
     """A cluster that knows the brokers' user, as `tidelog bucket create --add-scram` makes it."""
-    entropy = SeededEntropy(7)
-    log = await MetadataLog.open(store, SystemClock(), entropy, create=True)
+    clock, entropy = SystemClock(), SeededEntropy(7)
+    log = await MetadataLog.open(store, clock, entropy, create=True)
     mechanism = ScramMechanism.SCRAM_SHA_512
     verifier = NewCredential(BROKER, mechanism, PASSWORD).verifier(new_salt())
     added = {(BROKER, mechanism): verifier}
-    await change_credentials(log, store, entropy, None, lambda now: now.changed((), added))
+    await change_credentials(log, store, clock, entropy, None, lambda now: now.changed((), added))
     await log.close()
     return World(store)
 

@@ -17,10 +17,19 @@ from tests.unit.broker.collections import (
     objects,
     until_opened,
 )
-from tests.unit.broker.one_broker import batch, run
+from tests.unit.broker.one_broker import World, batch, run
+from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.log.credential_files import change_credentials
+from tidelog.coordinator.cluster.records.credentials import (
+    CREDENTIALS_PREFIX,
+    CREDENTIALS_SUFFIX,
+    Credentials,
+)
 from tidelog.coordinator.snapshot_format import SnapshotOrigin
+from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Slot
+from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.object_format import wal_key, wal_prefix
 from tidelog.wal.write.checkpoint import (
     CHECKPOINT_FORMAT_VERSION,
@@ -190,6 +199,43 @@ def test_superseded_snapshots_of_a_state_go() -> None:
                 await here.store.put(origin.key(offset), b"a state")
             await collections(one, here.store).collect()
             assert await objects(here.store, "state/") == [origin.key(30)]
+
+    run(story)
+
+
+def test_verifiers_that_the_log_does_not_name_go_when_it_has_gone_on_for_the_grace() -> None:
+    class LaterClock(SystemClock):
+        """The store's clock, which the test puts forward."""
+
+        later_ms = 0
+
+        def time_ms(self) -> int:
+            return super().time_ms() + self.later_ms
+
+    async def story() -> None:
+        clock = LaterClock()
+        here = World(MemoryStore(clock), wal_linger_ms=0)
+        async with here.broker(politely=False) as one:
+            left = f"{CREDENTIALS_PREFIX}{'0' * 32}{CREDENTIALS_SUFFIX}"
+            await here.store.put(left, b"what a dying process wrote")
+            broker = one.broker
+            log, epoch = broker.membership.metadata, broker.membership.incarnation.epoch
+            added = Credentials().changed
+            await change_credentials(
+                log, here.store, clock, SeededEntropy(3), epoch, lambda _: added((), {})
+            )
+            named = log.state.credentials
+            grace_seconds = 600.0
+            here_collections = collections(one, here.store, grace_seconds=0.0)
+            patient = here_collections.objects
+            patient._grace_seconds = grace_seconds
+            await here_collections.collect()
+            assert await objects(here.store, CREDENTIALS_PREFIX) == sorted([left, str(named)])
+            # The log goes on: no process may name the object any more.
+            clock.later_ms = int(grace_seconds * 1000) + 1000
+            await one.create_topic("later")
+            await here_collections.collect()
+            assert await objects(here.store, CREDENTIALS_PREFIX) == [named]
 
     run(story)
 

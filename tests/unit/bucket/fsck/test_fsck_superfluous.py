@@ -19,6 +19,9 @@ from tidelog.bucket.merged_names import read_merged_names
 from tidelog.bucket.object_keys import MergedObjectKey, parse_key
 from tidelog.bucket.views.atomic import atomic_view
 from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.log.credential_files import change_credentials
+from tidelog.coordinator.cluster.records.credentials import Credentials
+from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
@@ -71,6 +74,8 @@ def test_what_brokers_should_have_deleted_long_ago_is_an_orphan() -> None:
         async with here.broker() as broker:
             await some_work(broker)
             await here.store.put("probe/left", b"x")
+            verifiers = f"cluster/credentials/{'0' * 32}.json"
+            await here.store.put(verifiers, b"of a process that died")
             found = await checked(here.store)
             assert found.faults == []
             superfluous = found.counts["superfluous objects"]
@@ -83,6 +88,25 @@ def test_what_brokers_should_have_deleted_long_ago_is_an_orphan() -> None:
             assert {fault.kind for fault in found.faults} == {FaultKind.ORPHAN}
             assert len(found.faults) == superfluous
             assert "probe/left" in {fault.key for fault in found.faults}
+
+    run(story)
+
+
+def test_a_missing_object_of_verifiers_is_a_fault() -> None:
+    async def story() -> None:
+        here = world(MemoryStore(SystemClock()))
+        async with here.broker() as one:
+            log, epoch = one.broker.membership.metadata, one.broker.membership.incarnation.epoch
+            none = Credentials().changed((), {})
+            await change_credentials(
+                log, here.store, SystemClock(), SeededEntropy(3), epoch, lambda _: none
+            )
+            assert (await checked(here.store)).faults == []
+            assert log.state.credentials is not None
+            await here.store.delete(log.state.credentials)
+            found = await checked(here.store)
+            faults = [(fault.kind, fault.key) for fault in found.faults]
+            assert faults == [(FaultKind.MISSING, log.state.credentials)]
 
     run(story)
 
