@@ -14,6 +14,7 @@ from benchmarks.broker import distant, recovery, restarts, scale, throughput, tr
 from benchmarks.clients import clients
 from benchmarks.harness import latency
 from benchmarks.harness.targets import Target, kafka, tidelog
+from benchmarks.security import security
 from benchmarks.tables import cold, conversion, roll, spark
 from tidelog.localstack.kafka import KafkaNotAvailable
 from tidelog.localstack.maven import JarsNotAvailable
@@ -27,6 +28,7 @@ ROLL_BYTES = 500_000_000
 PARTS = (
     *("throughput", "latency", "transactions", "scale"),
     *("conversion", "roll", "cold", "recovery", "restarts", "distant", "spark", "clients"),
+    "security",
 )
 
 
@@ -98,6 +100,10 @@ def measure(
         case "clients":
             print("measuring Python clients", file=sys.stderr, flush=True)
             results.clients = clients.measure_clients(folder / "clients", share)
+        case "security":
+            results.security = security.measure_security(
+                folder / "security", CACHE, share, arguments.without
+            )
         case "spark":
             results.spark = spark.measure_spark(folder / "spark", CACHE, share, arguments.without)
 

@@ -18,6 +18,8 @@ from benchmarks.broker.throughput import Measured, Shape
 from benchmarks.broker.transactions import PRODUCERS, ROUND_SHAPES, Transactions
 from benchmarks.clients.clients import Speeds, client_lines
 from benchmarks.harness.latency import Latency
+from benchmarks.security.security import Security
+from benchmarks.security.security_report import security_lines
 from benchmarks.tables.cold import Cold, ColdShape
 from benchmarks.tables.conversion import Conversion, ConversionShape
 from benchmarks.tables.roll import Felt, Rolled, RollShape
@@ -51,6 +53,7 @@ class Results:
     distant: Distant | None = None
     spark: SparkFigures | None = None
     clients: Speeds = field(default_factory=dict)
+    security: Security | None = None
 
 
 def run_of(results: Results) -> str:
@@ -93,6 +96,8 @@ def tables(results: Results) -> str:
         lines += spark_lines(results.spark)
     if results.clients:
         lines += client_lines(results.clients)
+    if results.security is not None:
+        lines += security_lines(results.security)
     return "\n".join(lines)
 
 

@@ -48,7 +48,7 @@ class BrokerProcess:
         store: str,
         log_path: Path,
         *,
-        listen: str = "127.0.0.1:0",
+        listen: str | None = "127.0.0.1:0",
         http: str | None = None,
         broker_id: int = 0,
         settings: Mapping[str, object] | None = None,
@@ -62,6 +62,7 @@ class BrokerProcess:
         """Start a broker and wait for its ready line. Raises BrokerNotReady after the process has
         ended.
 
+        Without `listen` the settings name the listeners.
         `module` runs the command line of `tidelog`. The process kills itself at `crash_points`
         (NAME:N, see `crash_points.KillAtHit`). `descriptors_max` sets the process's RLIMIT_NOFILE.
         """
@@ -73,7 +74,9 @@ class BrokerProcess:
         if descriptors_max is not None:
             limited = f'ulimit -n {descriptors_max} && exec "$0" "$@"'
             command = ["sh", "-c", limited, *command]
-        command += ["--listen", listen, "--broker-id", str(broker_id)]
+        command += ["--broker-id", str(broker_id)]
+        if listen is not None:
+            command += ["--listen", listen]
         if http is not None:
             command += ["--http", http]
         for name, value in (settings or {}).items():

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -77,19 +77,40 @@ class ApacheKafka:
         self.run()
 
     @classmethod
-    def start(cls, folder: Path, cache: Path, heap: str = "1g") -> ApacheKafka:
-        """Format a cluster of one node in `folder` and wait until it accepts connections."""
-        (server,) = cls.start_nodes(folder, cache, 1, heap)
+    def start(
+        cls,
+        folder: Path,
+        cache: Path,
+        heap: str = "1g",
+        *,
+        settings: Mapping[str, str] | None = None,
+    ) -> ApacheKafka:
+        """Format a cluster of one node in `folder` and wait until it accepts connections.
+
+        See `start_nodes` for `settings`.
+        """
+        (server,) = cls.start_nodes(folder, cache, 1, heap, settings=settings)
         return server
 
     @classmethod
     def start_nodes(
-        cls, folder: Path, cache: Path, count: int, heap: str = "1g"
+        cls,
+        folder: Path,
+        cache: Path,
+        count: int,
+        heap: str = "1g",
+        *,
+        settings: Mapping[str, str] | None = None,
     ) -> list[ApacheKafka]:
         """Format a cluster in `folder` and wait until all its nodes accept connections.
 
         Each partition has up to three replicas, of which all but one must have a record.
+        `settings` replace those of the nodes and add to them. In their values `{port}` and
+        `{controller_port}` stand for a node's ports.
         """
+        template = _PROPERTIES
+        for name, value in (settings or {}).items():
+            template += f"{name}={value}\n"
         lib = kafka_jars(cache)
         replicas = min(3, count)
         ports = free_ports(2 * count)
@@ -106,7 +127,7 @@ class ApacheKafka:
             place.mkdir(parents=True)
             properties = place / "server.properties"
             properties.write_text(
-                _PROPERTIES.format(
+                template.format(
                     node=node,
                     voters=voters,
                     port=ports[node],

@@ -26,6 +26,13 @@ WARMUP_SECONDS = 2.0
 _MIB = 1 << 20
 
 
+def add_client(parser: argparse.ArgumentParser) -> None:
+    """Add the option for properties of `produce` and `consume`, as NAME=VALUE."""
+    parser.add_argument(
+        "--client", type=lambda text: tuple(text.split("=", 1)), action="append", default=[]
+    )
+
+
 def percentile(values: list[float], share: float) -> float:
     """The value below which `share` of the sorted values lie."""
     return values[min(len(values) - 1, int(share * len(values)))]
@@ -53,6 +60,7 @@ def produce(arguments: argparse.Namespace) -> dict[str, Any]:
             "delivery.report.only.error": True,
             "on_delivery": lambda error, _: failures.append(str(error)),
             "log_level": 0,
+            **dict(arguments.client),
         }
     )
     producer.list_topics(arguments.topic, timeout=30)
@@ -94,6 +102,7 @@ def consume(arguments: argparse.Namespace) -> dict[str, Any]:
             "queued.max.messages.kbytes": 512 * 1024,
             "check.crcs": False,
             "log_level": 0,
+            **dict(arguments.client),
         }
     )
     consumer.assign([TopicPartition(arguments.topic, p, 0) for p in range(arguments.partitions)])
@@ -283,6 +292,7 @@ def main() -> None:
     parser.add_argument("--bytes-a-second", type=float, default=1e6)
     parser.add_argument("--warmup", type=int, default=50)
     parser.add_argument("--idempotent", action=argparse.BooleanOptionalAction, default=True)
+    add_client(parser)
     arguments = parser.parse_args()
     result = LOADS[arguments.kind](arguments)
     used = resource.getrusage(resource.RUSAGE_SELF)

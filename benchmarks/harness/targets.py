@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -61,12 +61,14 @@ class Target:
     bootstrap: str
     pid: int
     metrics_url: str | None
+    client: Mapping[str, str] = field(default_factory=dict)
+    """Properties of the clients, by confluent-kafka's names: how they reach the server."""
 
     def create_topic(
         self, topic: str, partitions: int, configs: Mapping[str, str] | None = None
     ) -> None:
         """Create a topic for records of up to 8 MiB, and wait for it."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **self.client})
         new = NewTopic(
             topic, partitions, config={"max.message.bytes": str(8 << 20), **(configs or {})}
         )
@@ -143,6 +145,8 @@ class Target:
         """Run one client load of a module against the target, in a process of its own."""
         command = [sys.executable, "-m", module, kind]
         command += ["--bootstrap", self.bootstrap, "--topic", topic]
+        for name, value in self.client.items():
+            command += ["--client", f"{name}={value}"]
         for name, value in options.items():
             option = name.replace("_", "-")
             if isinstance(value, bool):

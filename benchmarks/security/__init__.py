@@ -1,0 +1,1 @@
+"""What protection costs: TLS, handshakes, access control rules; how exactly quotas hold."""
