@@ -118,7 +118,7 @@ chaos: venv ## kill -9 of Spark's driver, its workers and the broker under an ex
 	@$(PY) -m pytest -n $(WORKERS) -m chaos tests/chaos $(PYTEST)
 
 .PHONY: chaos-cluster
-chaos-cluster: .venv/.installed-integration ## kill -9, stops, pauses and cut networks of three brokers under exactly-once jobs: three times MINUTES=2
+chaos-cluster: .venv/.installed-integration ## kill -9, stops, pauses and cut networks of three brokers under exactly-once jobs, a closed cluster too: four times MINUTES=2
 	@$(PY) -m scripts.tools java mvn
 	@MINUTES=$(or $(MINUTES),2) $(PY) -m pytest -s -m chaos_cluster tests/chaos_cluster $(PYTEST)
 

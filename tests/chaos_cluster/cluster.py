@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.chaos_cluster.links import ANSWERS, BOTH, REQUESTS, Link
+from tests.chaos_cluster.protection import JOBS, LISTENERS, Protection
 from tidelog.localstack.broker_process import BrokerProcess, log_tail
 from tidelog.localstack.ports import free_ports
 
@@ -26,18 +27,31 @@ PAUSE_SECONDS = (1.0, 14.0)
 DEATHS = ("kill", "kill", "kill", "pause", "pause", "kill two", "stop")
 CUTS = ("cut store", "cut store", "cut address", "cut address", "kill")
 """A broker that is not reached may reach the others, and the other way round."""
+ROTATIONS = (*DEATHS, "rotate", "rotate", "rotate")
+"""With new certificates for the brokers, which some of them take at once, and the others soon."""
 WAYS = ((REQUESTS,), (ANSWERS,), BOTH)
 
 
 class Cluster:
     """The brokers, each with its id and port for ever."""
 
-    def __init__(self, store: str, folder: Path, faults: Sequence[str], count: int = 3) -> None:
+    def __init__(
+        self,
+        store: str,
+        folder: Path,
+        faults: Sequence[str],
+        count: int = 3,
+        protection: Protection | None = None,
+    ) -> None:
         self._folder = folder
         self._faults = faults
-        self._ports = free_ports(count)
-        self._addresses = [Link(port) for port in self._ports]
-        """The ways to the brokers: of clients, and of brokers to each other."""
+        self.protection = protection
+        doors = 1 if protection is None else len(LISTENERS)
+        ports = free_ports(count * doors)
+        self._ports = [ports[number::count] for number in range(count)]
+        """Of each broker: for clients, and for brokers if those have a listener of their own."""
+        self._addresses = [Link(port) for port in ports]
+        """The ways to the brokers, of all first ports, then of all second ones."""
         self._ways_to_store: list[Link] = []
         self._stores = [self._way_to(store) for _ in range(count)]
         self._lock = threading.Lock()
@@ -51,7 +65,19 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         """The addresses of all brokers."""
-        return ",".join(f"127.0.0.1:{link.port}" for link in self._addresses)
+        links = self._addresses[: len(self._ports)]
+        return ",".join(f"127.0.0.1:{link.port}" for link in links)
+
+    @property
+    def connection(self) -> dict[str, str]:
+        """The properties of a client of the jobs, by confluent-kafka's names."""
+        found = {"bootstrap.servers": self.bootstrap, "reconnect.backoff.max.ms": "500"}
+        return found if self.protection is None else found | self.protection.client(JOBS)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of a job's process."""
+        return {} if self.protection is None else self.protection.files(JOBS)
 
     def logs(self) -> str:
         """The ends of all logs."""
@@ -69,6 +95,9 @@ class Cluster:
             gone.wait(chance.uniform(*PAUSE_SECONDS))
             link.heal()
             return
+        if fault == "rotate":
+            self.rotate(chance.sample(list(self._brokers), 1))
+            return
         victims = chance.sample(list(self._brokers), 2 if fault == "kill two" else 1)
         if fault == "pause":
             process = self._brokers[victims[0]].process
@@ -84,6 +113,13 @@ class Cluster:
         gone.wait(chance.uniform(0.0, 4.0))
         for number in victims:
             self._start(number)
+
+    def rotate(self, hastened: Sequence[int]) -> None:
+        """Give the brokers another certificate; the hastened ones get a signal to take it."""
+        assert self.protection is not None
+        self.protection.rotate()
+        for number in hastened:
+            self._brokers[number].process.send_signal(signal.SIGHUP)
 
     def mend(self) -> None:
         """Start again what has ended by itself."""
@@ -102,13 +138,22 @@ class Cluster:
             link.close()
 
     def _start(self, number: int) -> None:
+        ports = self._ports[number]
+        advertised = [link.port for link in self._addresses[number :: len(self._ports)]]
+        settings: dict[str, object] = dict(SETTINGS)
+        listen, arguments = None, []
+        if self.protection is None:
+            listen = f"127.0.0.1:{ports[0]}"
+            arguments = ["--advertise", f"127.0.0.1:{advertised[0]}"]
+        else:
+            settings |= self.protection.settings(ports, advertised)
         self._brokers[number] = BrokerProcess.start(
             self._stores[number],
             self._log(number),
-            listen=f"127.0.0.1:{self._ports[number]}",
-            arguments=("--advertise", f"127.0.0.1:{self._addresses[number].port}"),
+            listen=listen,
+            arguments=arguments,
             broker_id=number,
-            settings=SETTINGS,
+            settings=settings,
             ready_seconds_max=120,
         )
 

@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.chaos.driver_process import DriverProcess, send
@@ -51,10 +52,12 @@ class DerivingJob(ABC):
 class WorkerJob(DerivingJob):
     """A job of one process, started at once."""
 
-    def __init__(self, name: str, command: list[str], folder: Path) -> None:
+    def __init__(
+        self, name: str, command: list[str], folder: Path, variables: Mapping[str, str]
+    ) -> None:
         super().__init__(name)
         folder.mkdir()
-        self._worker = Worker(command, folder)
+        self._worker = Worker(command, folder, variables)
 
     def kill(self) -> None:
         self._worker.kill()
@@ -70,14 +73,16 @@ class WorkerJob(DerivingJob):
 class TransformJob(WorkerJob):
     """Consume, transform, produce in transactions, a third of which is aborted."""
 
-    def __init__(self, library: str, bootstrap: str, folder: Path, lib: Path) -> None:
+    def __init__(
+        self, library: str, bootstrap: str, folder: Path, lib: Path, variables: Mapping[str, str]
+    ) -> None:
         arguments = [bootstrap, library, SOURCE, *topics_of(library)]
         if library == "java":
             command = java_command(lib, str(PROGRAMS / "TransformWorker.java"), arguments)
         else:
             program = [sys.executable, "-m", "tests.compat.kit.transform_worker", library]
             command = [*program, *arguments]
-        super().__init__(library, command, folder / library)
+        super().__init__(library, command, folder / library, variables)
 
     def number_of(self, topic: str, value: bytes) -> int:
         number, _, fate = value.split(b":")
@@ -88,11 +93,13 @@ class TransformJob(WorkerJob):
 class StreamsJob(WorkerJob):
     """Kafka Streams with exactly_once_v2: a copy, and counts by key from a store."""
 
-    def __init__(self, bootstrap: str, folder: Path, lib: Path) -> None:
+    def __init__(
+        self, bootstrap: str, folder: Path, lib: Path, variables: Mapping[str, str]
+    ) -> None:
         name = "streams"
         arguments = [bootstrap, name, SOURCE, *topics_of(name), str(folder / name / "state")]
         command = java_command(lib, str(PROGRAMS / "StreamsJob.java"), arguments)
-        super().__init__(name, command, folder / name)
+        super().__init__(name, command, folder / name, variables)
 
     def number_of(self, topic: str, value: bytes) -> int:
         number = int(value.split(b":")[0])

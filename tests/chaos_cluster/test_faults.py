@@ -1,9 +1,10 @@
 """Three brokers on one store: exactly-once jobs of librdkafka, Java, Kafka Streams and Spark while
 brokers and jobs are killed, stopped and cut off. Each input has its outputs once, in order, and
-nothing aborted is seen."""
+nothing aborted is seen. One of the clusters is closed, and its certificates change."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import subprocess
@@ -16,11 +17,11 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.chaos.etl import SOURCE
-from tests.chaos_cluster.cluster import CUTS, DEATHS, Cluster
+from tests.chaos_cluster.cluster import CUTS, DEATHS, ROTATIONS, Cluster
 from tests.chaos_cluster.jobs import (
     KEYS,
     DerivingJob,
@@ -29,6 +30,7 @@ from tests.chaos_cluster.jobs import (
     TransformJob,
     topics_of,
 )
+from tests.chaos_cluster.protection import ADMIN, STRANGER, Protection
 from tidelog.localstack.kafka import kafka_jars
 from tidelog.localstack.s3_servers import start_seaweedfs
 
@@ -50,17 +52,16 @@ CACHE = Path(__file__).parents[2] / ".cache"
 class Feeder(threading.Thread):
     """Sends numbers until it is told to end; each acknowledged, as the client repeats them."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, connection: dict[str, str]) -> None:
         super().__init__()
         self._ends = threading.Event()
         self.sent = 0
         self.errors: list[str] = []
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **connection,
                 "enable.idempotence": True,
                 "message.timeout.ms": 600_000,
-                "reconnect.backoff.max.ms": 500,
             }
         )
 
@@ -94,19 +95,18 @@ class Feeder(threading.Thread):
 class Reader(threading.Thread):
     """Reads a job's outputs committed, along with the faults."""
 
-    def __init__(self, bootstrap: str, job: DerivingJob) -> None:
+    def __init__(self, connection: dict[str, str], job: DerivingJob) -> None:
         super().__init__()
         self.job = job
         self.found: dict[tuple[str, int], list[bytes]] = {}
         self._ends = threading.Event()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **connection,
                 "group.id": f"reader-{job.name}",
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "reconnect.backoff.max.ms": 500,
             }
         )
         self._consumer.assign(
@@ -148,9 +148,40 @@ class Reader(threading.Thread):
         self.join()
 
 
+class Intruder(threading.Thread):
+    """A user without permissions, who asks for the inputs again and again."""
+
+    def __init__(self, connection: dict[str, str]) -> None:
+        super().__init__()
+        self.refusals = 0
+        self.seen: list[object] = []
+        """Partitions and records."""
+        self._connection = connection | {"group.id": "intruder", "auto.offset.reset": "earliest"}
+        self._ends = threading.Event()
+
+    def run(self) -> None:
+        while not self._ends.is_set():
+            consumer = Consumer(self._connection)
+            consumer.assign([TopicPartition(SOURCE, number, 0) for number in range(PARTITIONS)])
+            with contextlib.suppress(KafkaException):
+                # It may find no broker for some seconds.
+                topic = consumer.list_topics(SOURCE, timeout=10).topics[SOURCE]
+                self.seen += list(topic.partitions)
+                if topic.error == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    self.refusals += 1
+            for message in consumer.consume(PARTITIONS, timeout=2.0):
+                if message.error() is None:
+                    self.seen.append(message.value())
+            consumer.close()
+
+    def end(self) -> None:
+        self._ends.set()
+        self.join()
+
+
 @contextmanager
 def store_of(kind: str, folder: Path) -> Iterator[str]:
-    if kind == "folder":
+    if kind in ("folder", "closed"):
         (folder / "bucket").mkdir()
         yield f"file://{folder / 'bucket'}"
         return
@@ -160,8 +191,13 @@ def store_of(kind: str, folder: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("kind", "faults", "names"),
-    [("folder", DEATHS, STORY), ("s3", DEATHS, STORY_WITH_SPARK), ("s3", CUTS, STORY_WITH_SPARK)],
-    ids=["deaths on a folder", "deaths on s3", "cuts on s3"],
+    [
+        ("folder", DEATHS, STORY),
+        ("s3", DEATHS, STORY_WITH_SPARK),
+        ("s3", CUTS, STORY_WITH_SPARK),
+        ("closed", ROTATIONS, STORY),
+    ],
+    ids=["deaths on a folder", "deaths on s3", "cuts on s3", "deaths of a closed cluster"],
 )
 def test_each_input_has_its_outputs_once_while_brokers_suffer(
     kind: str,
@@ -174,16 +210,27 @@ def test_each_input_has_its_outputs_once_while_brokers_suffer(
     require_tool("mvn")
     chance = random.Random(os.environ.get("SEED", kind))
     with store_of(kind, tmp_path) as store:
-        with closing(Cluster(store, tmp_path, faults)) as cluster, ExitStack() as ending:
-            create_topics(cluster.bootstrap, names)
-            feeder = Feeder(cluster.bootstrap)
+        protection = Protection(tmp_path / "protection") if kind == "closed" else None
+        if protection is not None:
+            protection.create_cluster(store)
+        with (
+            closing(Cluster(store, tmp_path, faults, protection=protection)) as cluster,
+            ExitStack() as ending,
+        ):
+            create_topics(cluster, names)
+            intruder = None
+            if protection is not None:
+                intruder = Intruder(cluster.connection | protection.client(STRANGER))
+                ending.callback(intruder.end)
+                intruder.start()
+            feeder = Feeder(cluster.connection)
             ending.callback(feeder.end)
             feeder.start()
             jobs = []
             for name in names:
-                jobs.append(started(name, store, cluster.bootstrap, tmp_path))
+                jobs.append(started(name, store, cluster, tmp_path))
                 ending.callback(jobs[-1].kill)
-            readers = [Reader(cluster.bootstrap, job) for job in jobs]
+            readers = [Reader(cluster.connection, job) for job in jobs]
             for reader in readers:
                 ending.callback(reader.end)
                 reader.start()
@@ -193,25 +240,35 @@ def test_each_input_has_its_outputs_once_while_brokers_suffer(
             settle(cluster, readers, feeder.sent)
             for reader in readers:
                 check(reader, feeder.sent)
+            if intruder is not None:
+                intruder.end()
+                assert (intruder.seen, intruder.refusals > 0) == ([], True)
             print(f"{feeder.sent} inputs; faults {Counter(cluster.faults)}; {cluster.ended}")
         assert_consistent(store)
 
 
-def create_topics(bootstrap: str, jobs: Sequence[str]) -> None:
+def create_topics(cluster: Cluster, jobs: Sequence[str]) -> None:
+    """And let the jobs use them, if the cluster is closed."""
     outputs = [NewTopic(topic, OUTPUT_PARTITIONS) for job in jobs for topic in topics_of(job)]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    connection = cluster.connection
+    if cluster.protection is not None:
+        connection |= cluster.protection.client(ADMIN)
+        topics = [SOURCE, *(topic.topic for topic in outputs)]
+        cluster.protection.allow_jobs(cluster.bootstrap, topics, jobs)
+    admin = AdminClient(connection)
     for created in admin.create_topics([NewTopic(SOURCE, PARTITIONS), *outputs]).values():
         created.result(60)
 
 
-def started(name: str, store: str, bootstrap: str, folder: Path) -> DerivingJob:
+def started(name: str, store: str, cluster: Cluster, folder: Path) -> DerivingJob:
+    bootstrap, variables = cluster.bootstrap, cluster.variables
     match name:
         case "streams":
-            return StreamsJob(bootstrap, folder, kafka_jars(CACHE))
+            return StreamsJob(bootstrap, folder, kafka_jars(CACHE), variables)
         case "spark":
             return SparkJob(store, bootstrap, folder)
         case library:
-            return TransformJob(library, bootstrap, folder, kafka_jars(CACHE))
+            return TransformJob(library, bootstrap, folder, kafka_jars(CACHE), variables)
 
 
 def harm(cluster: Cluster, jobs: Sequence[DerivingJob], chance: random.Random) -> None:

@@ -3,13 +3,14 @@ others in transactions, aborts some on purpose, and dies, as the broker does, at
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -52,8 +53,12 @@ class Worker:
     """A process that says, a word a line, how far it has come. It is started again whenever it ends
     by itself: libraries give up after errors that they call fatal."""
 
-    def __init__(self, command: Sequence[str], folder: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """`variables`: more of them for the environment."""
         self._command = command
+        self._environment = {**os.environ, **(variables or {})}
         self._log_path = folder / "worker.log"
         self.words: Counter[str] = Counter()
         self.gave_up = 0
@@ -69,6 +74,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                env=self._environment,
             )
         self._reader = threading.Thread(target=self._read, args=(self._process,))
         self._reader.start()

@@ -6,7 +6,8 @@ aborts on purpose; a process of its own, to be killed at any moment.
 It says on its standard output what it has done, a word a line: ready, sent, offsets, committed,
 aborted. `NAME` is its transactional id, its group and its member of that group. An error that the
 library calls abortable aborts the transaction; any other one ends the process. The library
-`confluent-kafka-consumer` is confluent-kafka in a group of the consumer protocol (KIP-848).
+`confluent-kafka-consumer` is confluent-kafka in a group of the consumer protocol (KIP-848). The
+variable CLIENT_PROPERTIES may name a file with more properties of confluent-kafka, as NAME=VALUE.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -74,6 +76,13 @@ class SliceTurns:
         return b"%s:%d.%d:%s" % (value, os.getpid(), self._number, fate.encode())
 
 
+def more_properties() -> dict[str, str | int]:
+    """The client's properties of the file that the environment names."""
+    path = os.environ.get("CLIENT_PROPERTIES")
+    lines = Path(path).read_text().splitlines() if path else []
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
 def derived(job: Job, value: bytes) -> Iterator[tuple[str, int]]:
     """The partitions that a record's outputs go to: of either topic, each has two."""
     number = int(value)
@@ -86,6 +95,7 @@ def derived(job: Job, value: bytes) -> Iterator[tuple[str, int]]:
 
 def confluent(job: Job, member: dict[str, str | int]) -> NoReturn:
     """Through librdkafka. `member`: how the consumer is a member of its group."""
+    more = more_properties()
     consumer = Consumer(
         {
             "bootstrap.servers": job.bootstrap,
@@ -97,6 +107,7 @@ def confluent(job: Job, member: dict[str, str | int]) -> NoReturn:
             "reconnect.backoff.max.ms": 500,
             # Else librdkafka 2.16 may wait for ever for a coordinator that was away (its #5511).
             "metadata.recovery.strategy": "none",
+            **more,
         }
     )
     producer = Producer(
@@ -106,6 +117,7 @@ def confluent(job: Job, member: dict[str, str | int]) -> NoReturn:
             "linger.ms": 0,
             "reconnect.backoff.max.ms": 500,
             "metadata.recovery.strategy": "none",
+            **more,
         }
     )
     producer.init_transactions(60)

@@ -2,7 +2,10 @@
 // each key had; at every change it writes "value:key:count" to a third one:
 //   java -cp 'lib/*' StreamsJob.java BOOTSTRAP NAME SOURCE COPIES COUNTS STATE_FOLDER
 // Says on its standard output what it has done, a word a line: ready, sent (once a record).
+// The variable JAVA_CLIENT_PROPERTIES may name a file with more properties of its clients.
 
+import java.io.FileReader;
+import java.io.IOException;
 import java.util.Properties;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
@@ -16,7 +19,16 @@ public class StreamsJob {
         System.out.flush();
     }
 
-    public static void main(String[] arguments) {
+    static void addProperties(Properties settings) throws IOException {
+        String file = System.getenv("JAVA_CLIENT_PROPERTIES");
+        if (file != null) {
+            try (var reader = new FileReader(file)) {
+                settings.load(reader);
+            }
+        }
+    }
+
+    public static void main(String[] arguments) throws IOException {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", arguments[0]);
         settings.put("application.id", arguments[1]);
@@ -30,6 +42,7 @@ public class StreamsJob {
         settings.put("consumer.auto.offset.reset", "earliest");
         settings.put("consumer.session.timeout.ms", "10000");
         settings.put("consumer.group.instance.id", arguments[1]);
+        addProperties(settings);
         var builder = new StreamsBuilder();
         var source = builder.<String, String>stream(arguments[2]);
         source.to(arguments[3]);

@@ -3,7 +3,10 @@
 //   java -cp 'lib/*' TransformWorker.java BOOTSTRAP NAME SOURCE LEFT RIGHT
 // Says on its standard output what it has done, a word a line: ready, sent, offsets, committed, aborted.
 // NAME is its transactional id, its group and its member of that group.
+// The variable JAVA_CLIENT_PROPERTIES may name a file with more properties of the client.
 
+import java.io.FileReader;
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.HashMap;
@@ -33,11 +36,21 @@ public class TransformWorker {
         System.out.flush();
     }
 
-    public static void main(String[] arguments) {
+    static void addProperties(Properties settings) throws IOException {
+        String file = System.getenv("JAVA_CLIENT_PROPERTIES");
+        if (file != null) {
+            try (var reader = new FileReader(file)) {
+                settings.load(reader);
+            }
+        }
+    }
+
+    public static void main(String[] arguments) throws IOException {
         String name = arguments[1];
         Properties common = new Properties();
         common.put("bootstrap.servers", arguments[0]);
         common.put("reconnect.backoff.max.ms", "500");
+        addProperties(common);
         Properties reading = new Properties();
         reading.putAll(common);
         reading.put("group.id", name);
