@@ -27,8 +27,12 @@ MINUTES ?= 60
 RECORDS ?= inf
 RATE ?= 630
 HOURS ?= 3
-# Brokers of a simulated cluster: make simulate CLUSTER=1
+# Brokers of a simulated cluster, 3 if it is 1: make simulate CLUSTER=5
 CLUSTER ?=
+# One workload for all seeds: make simulate CLUSTER=100 WORKLOAD=crowd
+WORKLOAD ?=
+# A file that keeps finished seeds: make simulate RESULTS=build/seeds.jsonl
+RESULTS ?=
 SCALE ?= 1
 
 BOOTSTRAP := scripts/bootstrap pyproject.toml requirements/test.txt
@@ -150,7 +154,7 @@ growth-virtual: venv ## The same in virtual time: make growth-virtual RATE=630 H
 
 .PHONY: simulate
 simulate: venv ## Seeded campaigns in virtual time: make simulate SEEDS=200 FIRST=1 DURATION=120 CLUSTER=1
-	@$(PY) -m tests.simulation.campaign --seeds $(SEEDS) --first $(FIRST) --duration $(DURATION) --jobs $(WORKERS) $(if $(CLUSTER),--brokers 3)
+	@$(PY) -m tests.simulation.campaign --seeds $(SEEDS) --first $(FIRST) --duration $(DURATION) --jobs $(WORKERS) $(if $(CLUSTER),--brokers $(if $(filter 1,$(CLUSTER)),3,$(CLUSTER))) $(if $(WORKLOAD),--workload $(WORKLOAD)) $(if $(RESULTS),--results $(RESULTS))
 
 .PHONY: verify
 verify: venv ## All of the above in turn; writes docs/VERIFICATION.md

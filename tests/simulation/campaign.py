@@ -1,7 +1,9 @@
 """Simulate many seeds: `python -m tests.simulation.campaign --seeds 200 --first 1 --duration 120`.
 
-Prints a line a seed and a summary. A seed that breaks a promise is reported with the command that
-replays it, and the exit code is 1. `--trace FILE` writes every event of the run.
+Prints a line a seed, and a summary: counts, and which faults, crash points and table rows were met.
+A seed that breaks a promise is reported with the command that replays it, and with that of a
+shorter run with fewer faults if there is one; the exit code is 1. `--results FILE` keeps each
+finished seed, so that an interrupted campaign goes on. `--trace FILE` writes every event of a run.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
-from tests.simulation.run import Result, System, run
-from tests.simulation.tidelog_system import tidelog_system
-from tests.simulation.toy_system import toy_system
-from tests.simulation.variants.variants import VARIANTS, broken
+from tests.simulation.campaign_file import CampaignFile, SeedResult
+from tests.simulation.coverage import coverage_lines
+from tests.simulation.crowd.nemesis import CROWD_PROFILE
+from tests.simulation.crowd.system import CROWD
+from tests.simulation.nemesis import profiles_of
+from tests.simulation.seeds import SeedOptions, simulate, smaller
+from tests.simulation.variants.variants import VARIANTS
 from tests.simulation.workloads import WORKLOADS
 
 _SHOWN_COUNTS = (
@@ -47,6 +51,13 @@ _SHOWN_COUNTS = (
     "partitions moved",
     "drains",
     "broker starts",
+    "brokers",
+    "fences",
+    "levels",
+    "quotas",
+    "states compared",
+    "quiet",
+    "seconds to rest",
 )
 _TAIL_LINES = 25
 _RUNS_A_PROCESS = 20
@@ -55,50 +66,29 @@ _SEGMENT_SEEDS = (0, 2)
 common with the numbers of profiles and workloads, so that all of them meet it."""
 
 
-def simulate(
-    seed: int,
-    seconds: float,
-    variant: str,
-    toy: bool,
-    trace: Path | None,
-    workload: str,
-    segments: bool,
-    brokers: int,
-) -> Result:
-    """One seed, with the named breakage and workload if any."""
-    system: System = (
-        toy_system() if toy else tidelog_system(seed, segments=segments, brokers=brokers)
-    )
-    with ExitStack() as stack:
-        if variant:
-            stack.enter_context(broken(variant))
-        sink = None
-        if trace is not None:
-            sink = stack.enter_context(trace.open("w")).write
-        return run(seed, seconds, system, sink, workload)
+def _simulate_one(arguments: tuple[SeedOptions, Path | None]) -> SeedResult:
+    return SeedResult.of(simulate(*arguments))
 
 
-def _simulate_one(
-    arguments: tuple[int, float, str, bool, Path | None, str, bool, int],
-) -> Result:
-    return simulate(*arguments)
+def results(arguments: argparse.Namespace) -> Iterator[tuple[SeedOptions, SeedResult]]:
+    """The runs, in the order of their seeds. Those that the file has are not repeated."""
+    file = None if arguments.results is None else CampaignFile(arguments.results)
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    all_options = [options_of(arguments, seed) for seed in seeds]
+    if file is not None:
+        for options in all_options:
+            found = file.find(options)
+            if found is not None:
+                yield options, found
+        all_options = [each for each in all_options if file.find(each) is None]
+    for options, result in zip(all_options, _run(arguments, all_options), strict=True):
+        if file is not None:
+            file.add(options, result)
+        yield options, result
 
 
-def results(arguments: argparse.Namespace) -> Iterator[Result]:
-    """The runs, in the order of their seeds."""
-    runs = [
-        (
-            seed,
-            arguments.duration,
-            arguments.variant,
-            arguments.toy,
-            arguments.trace,
-            arguments.workload,
-            has_segments(arguments, seed),
-            arguments.brokers,
-        )
-        for seed in range(arguments.first, arguments.first + arguments.seeds)
-    ]
+def _run(arguments: argparse.Namespace, options: list[SeedOptions]) -> Iterator[SeedResult]:
+    runs = [(each, arguments.trace) for each in options]
     if arguments.jobs == 1:
         yield from map(_simulate_one, runs)
         return
@@ -108,26 +98,25 @@ def results(arguments: argparse.Namespace) -> Iterator[Result]:
         yield from pool.imap(_simulate_one, runs)
 
 
+def options_of(arguments: argparse.Namespace, seed: int) -> SeedOptions:
+    """The options of one seed."""
+    return SeedOptions(
+        seed,
+        arguments.duration,
+        arguments.variant,
+        arguments.toy,
+        arguments.workload,
+        has_segments(arguments, seed),
+        arguments.brokers,
+        tuple(each for each in arguments.without.split(",") if each),
+    )
+
+
 def has_segments(arguments: argparse.Namespace, seed: int) -> bool:
     """Whether this seed rolls, compacts and deletes."""
     if arguments.segments == "some":
         return not arguments.toy and seed % 5 in _SEGMENT_SEEDS
     return bool(arguments.segments == "all")
-
-
-def replay_command(arguments: argparse.Namespace, seed: int) -> str:
-    """What runs this one seed again."""
-    command = f"python -m tests.simulation.campaign --seeds 1 --first {seed}"
-    command += f" --duration {arguments.duration:g}"
-    if arguments.workload:
-        command += f" --workload {arguments.workload}"
-    if arguments.brokers != 1:
-        command += f" --brokers {arguments.brokers}"
-    if not arguments.toy:
-        command += f" --segments {'all' if has_segments(arguments, seed) else 'none'}"
-    if arguments.variant:
-        command += f" --variant {arguments.variant}"
-    return command + (" --toy" if arguments.toy else "")
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -144,7 +133,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--variant", default="", choices=["", *VARIANTS], help="break it on purpose"
     )
     parser.add_argument(
-        "--workload", default="", choices=["", *WORKLOADS], help="the same one for all seeds"
+        "--workload",
+        default="",
+        choices=["", *WORKLOADS, CROWD],
+        help="the same one for all seeds; `crowd`: many brokers around the metadata log",
     )
     parser.add_argument(
         "--segments",
@@ -158,6 +150,20 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=1, help="worker processes (1)")
     parser.add_argument("--toy", action="store_true", help="try the harness on its toy log")
+    parser.add_argument(
+        "--without", default="", help="faults that do nothing when their turn comes, by commas"
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=None,
+        help="write each finished seed to this file, and run only those that it lacks",
+    )
+    parser.add_argument(
+        "--no-minimise",
+        action="store_true",
+        help="look for no shorter run with fewer faults behind a violation",
+    )
     parser.add_argument("--trace", type=Path, default=None, help="write the events to this file")
     arguments = parser.parse_args(argv)
     if arguments.trace is not None and arguments.seeds != 1:
@@ -172,20 +178,20 @@ def main(argv: list[str] | None = None) -> int:
     totals: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     failed: list[int] = []
-    for result in results(arguments):
-        print(result.line(), flush=True)
+    for options, result in results(arguments):
+        print(result.line, flush=True)
         totals += result.counts
         errors += result.errors
         if not result.valid:
             failed.append(result.seed)
-            print(result.report)
-            print("the last events:", *result.tail[-_TAIL_LINES:], sep="\n  ")
-            print(f"replay: {replay_command(arguments, result.seed)}", flush=True)
+            _report(options, result, is_minimised=not arguments.no_minimise)
     for name in sorted(totals):
         if name.startswith(_SHOWN_COUNTS):
             print(f"  {name}: {totals[name]}")
     for name, count in errors.most_common(20):
         print(f"  answered {count} times: {name}")
+    for line in coverage_lines(totals, _faults(arguments)):
+        print(line)
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(usage.ru_utime + usage.ru_stime for usage in used)
     print(
@@ -195,6 +201,26 @@ def main(argv: list[str] | None = None) -> int:
         f" {max(usage.ru_maxrss for usage in used) // 1024} MiB"
     )
     return 1 if failed else 0
+
+
+def _report(options: SeedOptions, result: SeedResult, *, is_minimised: bool) -> None:
+    print(result.report)
+    print("the last events:", *result.tail[-_TAIL_LINES:], sep="\n  ")
+    print(f"replay: {options.command()}", flush=True)
+    if not is_minimised:
+        return
+    faults = (name.removeprefix("fault ") for name in result.counts if name.startswith("fault "))
+    least = smaller(options, faults, lambda each: not simulate(each).valid)
+    if least != options:
+        print(f"smaller: {least.command()}", flush=True)
+
+
+def _faults(arguments: argparse.Namespace) -> dict[str, int]:
+    """The faults of all profiles that the seeds may have."""
+    profiles = profiles_of(arguments.brokers)
+    if arguments.workload == CROWD:
+        profiles = {CROWD: CROWD_PROFILE}
+    return {name: 1 for profile in profiles.values() for name in profile.weights}
 
 
 if __name__ == "__main__":

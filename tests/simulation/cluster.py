@@ -87,6 +87,23 @@ class SimulatedCluster:
         for broker_id in range(self.size, 2 * self.size):
             self.start_broker(broker_id)
 
+    def dismiss(self, broker_id: int, *, polite: bool) -> None:
+        """End a broker's processes for good: ask them to end, or kill them."""
+        self._replaced.add(broker_id)
+        self.counts["brokers left"] += 1
+        for process in self.brokers(broker_id):
+            if polite:
+                process.terminate()
+            else:
+                process.kill()
+
+    def add_broker(self) -> None:
+        """Start one more broker, with an id that was never used, if there is one."""
+        unused = [one for one in range(2 * self.size) if one not in self._brokers]
+        if unused:
+            self.counts["brokers joined"] += 1
+            self.start_broker(unused[0])
+
     @property
     def has_been_replaced(self) -> bool:
         """Whether the first brokers are gone for good."""

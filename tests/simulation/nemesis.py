@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, replace
 
 from tests.simulation.cluster import SimulatedCluster, spare_host
@@ -151,12 +151,18 @@ def profile_of(seed: int, brokers: int = 1) -> str:
 class Nemesis:
     """One fault after the other, sometimes several at once."""
 
-    def __init__(self, cluster: SimulatedCluster, seed: int) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, seed: int, profile: tuple[str, Profile] | None = None
+    ) -> None:
+        """`profile`: its name and weights; the seed's if none is given."""
         self._cluster = cluster
         self._loop = cluster.loop
         self._random = random.Random(f"nemesis {seed}")
-        self._profile = profiles_of(cluster.size)[profile_of(seed, cluster.size)]
+        name = profile_of(seed, cluster.size)
+        self.profile_name, self._profile = profile or (name, profiles_of(cluster.size)[name])
         self.counts: Counter[str] = Counter()
+        self.without: Container[str] = ()
+        """The faults that do nothing when their turn comes."""
         self._usual = replace(cluster.store.settings)
         self._background: dict[asyncio.Task[None], None] = {}
         self._faults: dict[str, Callable[[], Awaitable[None]]] = {
@@ -194,6 +200,8 @@ class Nemesis:
             name = self._random.choices(
                 list(self._profile.weights), list(self._profile.weights.values())
             )[0]
+            if name in self.without:
+                continue
             self.counts[name] += 1
             task = asyncio.create_task(self._inject(name), name=f"fault {name}")
             self._background[task] = None

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container, Coroutine
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from tests.simulation.actors.actor import Actor
+from tests.simulation.actors.actor import Actor, WorkloadSettings
 from tests.simulation.actors.auditors import audit_retention
 from tests.simulation.actors.bucket_readers import audit_bucket
 from tests.simulation.actors.late_markers import repeated_markers
 from tests.simulation.actors.log_client import LogClient
 from tests.simulation.actors.readers import read_everything
 from tests.simulation.cluster import BrokerProgram, ClientProgram, Environment, SimulatedCluster
-from tests.simulation.nemesis import Nemesis, profile_of
+from tests.simulation.coverage import TableCoverage
+from tests.simulation.nemesis import Nemesis
 from tests.simulation.rules.checker import Report, check
 from tests.simulation.rules.history import GroupProtocol, History
 from tests.simulation.workloads import (
@@ -50,6 +52,8 @@ _DRAIN_SECONDS_MAX = 180.0
 """Within which clients must have their answers then."""
 _REST_SECONDS = 60.0
 """In which what is superfluous or too old when the last client has ended is deleted."""
+_SHARING_MAX = 5
+"""Of more brokers each gets fewer faults."""
 _SETTLE_SECONDS = 30.0
 """Within which a superseded process must have ended itself."""
 
@@ -71,6 +75,13 @@ class System:
     """What is replaced while it runs."""
     brokers: int = 1
     """The number of broker ids that run at a time."""
+    workload: WorkloadSettings | None = None
+    """What clients do, in place of the seed's workload. Records may leave the WAL."""
+    nemesis: Callable[[SimulatedCluster, int], Nemesis] = Nemesis
+    beside: Callable[[SimulatedCluster], Coroutine[Any, Any, None]] | None = None
+    """Runs while there are faults, and ends when they are healed."""
+    at_rest: Callable[[SimulatedCluster], Coroutine[Any, Any, None]] | None = None
+    """Looks at the cluster when the last client has ended."""
     exclusive: bool = True
     """Only one process may serve as a broker id; another one ends itself."""
 
@@ -80,7 +91,7 @@ class Result:
     """What a run showed."""
 
     seed: int
-    brokers: int
+    profile: str
     workload: str
     digest: str
     steps: int
@@ -100,7 +111,7 @@ class Result:
         """The run in one line."""
         counts = self.counts
         return (
-            f"seed {self.seed:<6} {profile_of(self.seed, self.brokers):<7} {self.workload:<12}"
+            f"seed {self.seed:<6} {self.profile:<7} {self.workload:<12}"
             f" {'ok  ' if self.valid else 'FAIL'} {self.digest[:12]}"
             f" steps={self.steps} acked={counts['values acknowledged']}"
             f" read={counts['values read']} unknown={counts['send unknown']}"
@@ -121,20 +132,24 @@ def run(
     system: System,
     sink: Callable[[str], object] | None = None,
     workload: str = "",
+    without: Container[str] = (),
 ) -> Result:
     """Simulate one seed for so many virtual seconds of faults, then heal and check. The workload
-    is the seed's unless one is named."""
+    is the seed's unless one is named. `without`: faults that do nothing."""
     workload = workload or workload_of(seed)
     trace = Trace(sink)
     history = History()
     markers: Counter[str] = Counter()
+    tables = TableCoverage()
     with (
         patched(system.patches()),
+        patched(tables.patches()),
         SimulatedLoop(seed, trace) as loop,
         traced(loop) as failures,
         repeated_markers(seed, markers),
     ):
         simulation = _Simulation(loop, seed, system, history, workload)
+        simulation.nemesis.without = without
         try:
             loop.run(simulation.main(seconds), seconds + 600.0)
         except (Deadlock, DeadlineExceeded, Livelock) as error:
@@ -146,14 +161,14 @@ def run(
         history.violations[:0] = list(dict.fromkeys(causes))
         return Result(
             seed,
-            system.brokers,
+            simulation.nemesis.profile_name,
             workload,
             trace.digest(),
             loop.steps,
             trace.events,
             loop.time(),
-            check(history, dense=not system.segments),
-            simulation.count() + markers,
+            check(history, dense=not system.segments and system.workload is None),
+            simulation.count() + markers + tables.counts,
             history.errors,
             trace.tail(),
         )
@@ -177,8 +192,8 @@ class _Simulation:
         self.cluster = SimulatedCluster(
             loop, seed, self.network, self.store, system.broker, system.client, system.brokers
         )
-        self.nemesis = Nemesis(self.cluster, seed)
-        settings = WORKLOADS[workload]
+        self.nemesis = system.nemesis(self.cluster, seed)
+        settings = system.workload or WORKLOADS[workload]
         self.settings = replace(
             settings if system.kafka is not None else without_groups(settings),
             pause_seconds_mean=self.random.choice((0.1, 0.2, 0.4)),
@@ -200,9 +215,15 @@ class _Simulation:
         clients = self._start(producers(self.settings))
         readers = self._start(members(self.settings))
         # Several brokers share the faults.
-        pause_seconds_mean = self.random.choice((2.0, 4.0, 8.0)) / self.system.brokers
+        pause_seconds_mean = self.random.choice((2.0, 4.0, 8.0)) / min(
+            self.system.brokers, _SHARING_MAX
+        )
+        beside = []
+        if self.system.beside is not None:
+            beside.append(asyncio.create_task(self.system.beside(self.cluster)))
         await self.nemesis.run(seconds, pause_seconds_mean)
         await self.nemesis.heal()
+        await asyncio.gather(*beside)
         await asyncio.sleep(_HEALED_SECONDS)
         self.stopping.set()
         await self._wait_for(clients, _DRAIN_SECONDS_MAX)
@@ -213,6 +234,8 @@ class _Simulation:
             await asyncio.sleep(_REST_SECONDS)
             await self._in_client("audit of retention", audit_retention)
         await self._in_client(FINAL_READER, read_everything)
+        if self.system.at_rest is not None:
+            await self.system.at_rest(self.cluster)
         if self.system.exclusive:
             await self._settle()
             await self._stop()

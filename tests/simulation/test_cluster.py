@@ -195,7 +195,7 @@ def test_the_command_prints_what_happened_and_how_to_replay_a_violation(
     assert printed.startswith("seed 1 ")
     assert "exit killed: " in printed
     assert "1 seeds of 20 virtual seconds: 0 violated" in printed
-    assert campaign.main([*arguments, "--variant", "acknowledge-early"]) == 1
+    assert campaign.main([*arguments, "--variant", "acknowledge-early", "--no-minimise"]) == 1
     printed = capsys.readouterr().out
     command = "replay: python -m tests.simulation.campaign --seeds 1 --first 1 --duration 20"
     assert f"{command} --segments none --variant acknowledge-early" in printed

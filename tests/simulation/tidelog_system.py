@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 from tests.simulation.actors.drains import drain_now_and_then
 from tests.simulation.actors.kafka_client import SETTINGS, KafkaLogClient
 from tests.simulation.actors.log_client import LogClient
 from tests.simulation.actors.moves import PAUSES_SECONDS_MEAN, give_now_and_then
 from tests.simulation.actors.reopenings import reopen_now_and_then
-from tests.simulation.cluster import BrokerProgram, Environment, SimulatedCluster
+from tests.simulation.cluster import (
+    BrokerProgram,
+    ClientProgram,
+    Environment,
+    SimulatedCluster,
+)
+from tests.simulation.coverage import CountedCrashPoints
 from tests.simulation.rules.drain_watch import watch_drains
 from tests.simulation.rules.fence_watch import watch_fence
 from tests.simulation.rules.independent import compare
@@ -39,6 +46,8 @@ from tidelog.storage.table import table_log
 from tidelog.wal.roll import pace
 from tidelog.wal.settings import WalSettings
 
+Watch: TypeAlias = Callable[[Broker, Environment], Coroutine[Any, Any, None]]
+"""A task beside a broker, in its process."""
 PORT = 9092
 KIB = 1024
 GRACE_MS = 24_000
@@ -63,6 +72,24 @@ def tidelog_system(seed: int, *, segments: bool = False, brokers: int = 1) -> Sy
     if brokers > 1:
         moves = random.Random(f"moves {seed}").choice(PAUSES_SECONDS_MEAN)
 
+    client, kafka, bucket = clients(settings)
+    return System(
+        serving(settings, reopens, moves, drains=brokers > 1 and seed % 4 == _DRAINS_AT),
+        client,
+        kafka,
+        bucket,
+        segments=segments,
+        brokers=brokers,
+        patches=lambda: _patches(random.Random(f"patches {seed}")) if segments else [],
+    )
+
+
+def clients(
+    settings: BrokerSettings,
+) -> tuple[ClientProgram, Callable[[Environment], Client], Callable[[Environment], Bucket]]:
+    """A client's library of single requests, Tidelog's own library, and the bucket without a
+    broker."""
+
     def client(environment: Environment) -> LogClient:
         hosts = environment.cluster.hosts
         reads_everything = environment.process.name.startswith(FINAL_READER)
@@ -83,15 +110,7 @@ def tidelog_system(seed: int, *, segments: bool = False, brokers: int = 1) -> Sy
         cluster = layer_settings.cluster_settings(settings)
         return Bucket.unread(store, process.clock, process.entropy, InlineOffload(), cluster)
 
-    return System(
-        serving(settings, reopens, moves, drains=brokers > 1 and seed % 4 == _DRAINS_AT),
-        client,
-        kafka,
-        bucket,
-        segments=segments,
-        brokers=brokers,
-        patches=lambda: _patches(random.Random(f"patches {seed}")) if segments else [],
-    )
+    return client, kafka, bucket
 
 
 def serving(
@@ -100,10 +119,11 @@ def serving(
     moves: float | None = None,
     *,
     drains: bool = False,
+    watches: Sequence[Watch] = (),
 ) -> BrokerProgram:
     """A broker's process. `reopens`: the seed by which partitions leave and come back, if they
     do. `moves`: the seconds between moves to other brokers, if there are any. `drains`: whether
-    brokers are drained now and then."""
+    brokers are drained now and then. `watches`: further tasks of the process."""
 
     async def serve(environment: Environment) -> None:
         process, cluster = environment.process, environment.cluster
@@ -120,10 +140,14 @@ def serving(
             process.entropy,
             environment.network,
             SimulatedOffload(random.Random(process.entropy.uuid().int)),
+            crash_points=CountedCrashPoints(cluster.counts),
         )
         incarnation = Broker(options, world, BrokerMetrics())
         process.at_term(incarnation.stop)
-        beside = [asyncio.create_task(watch_fence(incarnation, environment))]
+        beside = [
+            asyncio.create_task(watch(incarnation, environment))
+            for watch in (watch_fence, *watches)
+        ]
         if reopens is not None:
             chance = random.Random(f"reopenings {environment.process.name} {reopens}")
             beside.append(asyncio.create_task(reopen_now_and_then(incarnation, chance)))

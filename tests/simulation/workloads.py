@@ -13,7 +13,7 @@ from tests.simulation.actors.group_readers import GroupReader
 from tests.simulation.actors.producers import IdempotentProducer, PlainProducer
 from tests.simulation.actors.readers import Consumer, Observer
 from tests.simulation.actors.sinks import QueryLog, SinkDriver
-from tests.simulation.actors.topic_churn import TopicChurn
+from tests.simulation.actors.topic_churn import TopicChurn, WideTopics
 from tests.simulation.actors.transactors import TRANSFORM_GROUP, Transactor, Transformer
 from tests.simulation.actors.trimmer import Trimmer
 from tests.simulation.nemesis import PROFILES
@@ -25,6 +25,7 @@ ActorProgram = Callable[[Actor], Coroutine[Any, Any, None]]
 KEYS = (Key("orders", 0), Key("orders", 1), Key("orders", 2), Key("events", 0), Key("events", 1))
 DERIVED = (Key("derived", 0), Key("derived", 1))
 SUNK = (Key("sunk", 0), Key("sunk", 1))
+WIDE_PARTITIONS_MAX = 120
 READERS_GROUP = "readers"
 CONSUMERS_GROUP = "consumers"
 LONER_GROUP = "loner"
@@ -92,6 +93,13 @@ def producers(settings: WorkloadSettings) -> list[Program]:
         Program(f"churn-{number}", lambda actor: TopicChurn(actor).run())
         for number in range(settings.topic_churns)
     ]
+    if settings.wide_topics:
+        programs.append(
+            Program(
+                "wide",
+                lambda actor: WideTopics(actor, WIDE_PARTITIONS_MAX, settings.wide_topics).run(),
+            )
+        )
     programs += [
         Program(f"transfer-{number}{which}", _transactor(Transactor, f"transfer-{number}", rest))
         for number in range(settings.transfers)

@@ -33,6 +33,8 @@ class WorkloadSettings:
     consumers: int = 2
     observers: int = 2
     topic_churns: int = 1
+    wide_topics: int = 0
+    """How many topics of many partitions there are at most, without records."""
     reuses_names: bool = True
     """Whether a topic gets the name of a deleted one. Of several brokers one may know the old topic
     still, and acknowledge records of that."""

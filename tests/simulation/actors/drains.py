@@ -32,14 +32,15 @@ async def drain_now_and_then(
             return
         live = broker.running.membership.state().live_brokers()
         drained = BrokerId(chance.choice([info.broker_id for info in live]))
-        await _change(broker, environment, drained, draining=True)
+        await change_drain(broker, environment, drained, draining=True)
         await asyncio.sleep(chance.uniform(*_DRAIN_SECONDS))
-        await _change(broker, environment, drained, draining=False)
+        await change_drain(broker, environment, drained, draining=False)
 
 
-async def _change(
+async def change_drain(
     broker: Broker, environment: Environment, broker_id: BrokerId, *, draining: bool
 ) -> None:
+    """Begin or end a drain by way of a broker, if it is still serving and may do so."""
     running = broker.running
     if running is None:
         return

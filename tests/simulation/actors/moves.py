@@ -26,14 +26,14 @@ async def give_now_and_then(
         if environment.cluster.healed:
             return
         try:
-            await _give(broker, environment, chance)
+            await give_some(broker, environment, chance)
         except StoreError:
             environment.cluster.counts["moves failed"] += 1
         except (Fenced, WalLost):
             return
 
 
-async def _give(broker: Broker, environment: Environment, chance: random.Random) -> None:
+async def give_some(broker: Broker, environment: Environment, chance: random.Random) -> None:
     """Some partitions, internal ones as well, each to a live broker."""
     running = broker.running
     if running is None:

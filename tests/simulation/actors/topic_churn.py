@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.simulation.actors.actor import Actor, error_text
 from tests.simulation.actors.log_client import NoAnswer, OutgoingBatch, RequestRefused
 from tests.simulation.rules.history import Key, Poll, Send
@@ -75,3 +77,29 @@ class TopicChurn:
             position = answer.next_offset
             if end == 0:
                 return
+
+
+class WideTopics:
+    """Creates topics of many partitions that hold nothing, and deletes them again."""
+
+    def __init__(self, actor: Actor, partitions_max: int, topics_max: int) -> None:
+        self._actor = actor
+        self._partitions_max = partitions_max
+        self._topics_max = topics_max
+        self._topics: list[str] = []
+        self._created = 0
+
+    async def run(self) -> None:
+        """Go on until the run is ending; the last topics stay."""
+        actor = self._actor
+        while not actor.stopping.is_set():
+            if len(self._topics) < self._topics_max:
+                self._created += 1
+                name = f"{actor.name}-{self._created}"
+                count = actor.random.randint(1, self._partitions_max)
+                await actor.persist(partial(actor.client.create_topic, name, count, {}))
+                self._topics.append(name)
+            else:
+                name = self._topics.pop(actor.random.randrange(len(self._topics)))
+                await actor.persist(partial(actor.client.delete_topic, name))
+            await actor.pause(20 * actor.settings.pause_seconds_mean)

@@ -154,6 +154,14 @@ class SimulatedStore:
             setattr(self.settings, f"{name}_probability", 0.0)
         self._note("healed")
 
+    def keys(self, prefix: str) -> list[str]:
+        """The keys that there are at this moment, without a request."""
+
+        async def listed() -> list[str]:
+            return [meta.key async for meta in self.memory.list(prefix)]
+
+        return finish(listed())
+
     def in_flight(self, process: SimulatedProcess, kind: Kind = "put") -> int:
         """How many requests of a process the store has not acted on."""
         calls = self._under_way.get(process, {})

@@ -1,0 +1,1 @@
+"""A hundred production brokers around one metadata log, with few clients."""

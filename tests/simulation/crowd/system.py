@@ -1,0 +1,187 @@
+"""A hundred production brokers on one bucket, whose clients do little."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+from tests.simulation.actors.actor import WorkloadSettings
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.crowd.members import Members
+from tests.simulation.crowd.nemesis import CrowdNemesis
+from tests.simulation.crowd.operators import Operator
+from tests.simulation.run import System
+from tests.simulation.tidelog_system import clients, serving
+from tests.simulation.workloads import KEYS
+from tests.simulation.world.owners import OWNER
+from tests.simulation.world.patches import Patch
+from tests.simulation.world.process import SimulatedProcess
+from tidelog.broker.settings import layers as layer_settings
+from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.coordinator.cluster.membership import registration
+from tidelog.coordinator.cluster.records.records import BROKER_VERSION, BrokerRegistered
+from tidelog.coordinator.cluster.records.settings import ClusterSettings
+from tidelog.coordinator.cluster.state import broker_transitions, features
+
+BROKERS = 100
+CROWD = "crowd"
+"""The name of this workload."""
+GRACE_MS = 40_000
+"""`log.delete.grace.ms`; no outage lasts for half of it, or all brokers end themselves (A2)."""
+EARLIER_VERSION = BROKER_VERSION - 1
+SNAPSHOT_ENTRIES = 60
+"""The interval of metadata snapshots, so that a run deletes old entries."""
+QUIET_SECONDS = 20.0
+"""For which requests are counted when all is done."""
+SETTLE_SECONDS_MAX = 300.0
+"""Within which all must be done: several graces, since old incarnations are forgotten."""
+REQUESTS_MAX = {"put": 2.0, "get": 8.0, "list": 2.0}
+"""A broker a heartbeat, however many brokers there are: its lease; three leases and the metadata
+log, with the collector's reads; the collector's lists."""
+_LOOK_SECONDS = 0.25
+WORKLOAD = WorkloadSettings(
+    keys=KEYS,
+    producers=1,
+    plain_producers=0,
+    consumers=1,
+    observers=1,
+    topic_churns=1,
+    wide_topics=5,
+)
+
+
+def crowd_system(seed: int, brokers: int = BROKERS) -> System:
+    """As many brokers, an operator, and the rules that they keep."""
+    settings = _settings(random.Random(f"settings {seed}"))
+    members = Members()
+    client, kafka, bucket = clients(settings)
+    watch = CrowdWatch(members, seed)
+    return System(
+        serving(settings, watches=(members.follow,)),
+        client,
+        kafka,
+        bucket,
+        patches=lambda: _patches(brokers),
+        brokers=brokers,
+        workload=WORKLOAD,
+        nemesis=lambda cluster, seed: CrowdNemesis(cluster, seed, members),
+        beside=watch.beside,
+        at_rest=watch.at_rest,
+    )
+
+
+@dataclass(slots=True)
+class CrowdWatch:
+    """Looks at all brokers while there are faults, and when all is healed."""
+
+    members: Members
+    seed: int
+
+    async def beside(self, cluster: SimulatedCluster) -> None:
+        """Look several times a second; an operator is at work."""
+        self.members.watch(cluster.is_running)
+        operator = Operator(cluster, self.members, self.seed)
+        operating = asyncio.create_task(operator.run())
+        while not cluster.healed:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._look(cluster)
+        await operating
+        await operator.settle()
+
+    async def at_rest(self, cluster: SimulatedCluster) -> None:
+        """All comes to rest, and costs little then."""
+        rules = self.members.rules
+        give_up_at = cluster.loop.time() + SETTLE_SECONDS_MAX
+        while (left := self.members.unsettled()) is not None:
+            self._look(cluster)
+            if cluster.loop.time() > give_up_at:
+                cluster.violations.append(f"{SETTLE_SECONDS_MAX:g} s after the healing: {left}")
+                break
+            await asyncio.sleep(1.0)
+        cluster.counts["seconds to rest"] += int(
+            cluster.loop.time() - give_up_at + SETTLE_SECONDS_MAX
+        )
+        await self._count_requests(cluster)
+        self._judge_the_log(cluster)
+        cluster.violations += rules.violations
+        cluster.counts["states compared"] += rules.compared
+        cluster.counts["fences"] += rules.fences
+
+    def _look(self, cluster: SimulatedCluster) -> None:
+        twice = self.members.served_twice()
+        if twice is not None and twice not in cluster.violations:
+            cluster.violations.append(twice)
+
+    async def _count_requests(self, cluster: SimulatedCluster) -> None:
+        before = Counter(cluster.store.counts)
+        await asyncio.sleep(QUIET_SECONDS)
+        brokers = len(cluster.brokers())
+        heartbeats = QUIET_SECONDS / 2
+        for kind, most in REQUESTS_MAX.items():
+            each = (cluster.store.counts[kind] - before[kind]) / brokers / heartbeats
+            cluster.counts[f"quiet {kind} percent"] += round(100 * each)
+            if each > most:
+                cluster.violations.append(
+                    f"at rest each of {brokers} brokers sends {each:.1f} {kind} a heartbeat;"
+                    f" {most:g} are enough"
+                )
+
+    def _judge_the_log(self, cluster: SimulatedCluster) -> None:
+        entries = len(cluster.store.keys("cluster/log/"))
+        cluster.counts["metadata entries left"] += entries
+        if entries > 4 * SNAPSHOT_ENTRIES:
+            cluster.violations.append(
+                f"{entries} metadata entries are left, with a snapshot every {SNAPSHOT_ENTRIES}"
+            )
+
+
+def _settings(chance: random.Random) -> BrokerSettings:
+    return BrokerSettings(
+        {
+            "leader.imbalance.check.interval.seconds": 5,
+            "rebalance.moves.per.minute.max": chance.choice((600, 6000)),
+            "offsets.topic.num.partitions": 4,
+            "transaction.state.log.num.partitions": 4,
+            # Else what a WAL holds keeps its incarnation in the metadata log.
+            "roll.age.ms": 3000,
+            "roll.min.bytes": 0,
+            "log.delete.grace.ms": GRACE_MS,
+            "log.collect.interval.ms": chance.choice((5000, 10_000)),
+            "log.collect.tables.interval.ms": 10_000,
+        }
+    )
+
+
+def _patches(brokers: int) -> list[Patch]:
+    """What no setting says: snapshots come often. A third of the first processes is of a release
+    that lacks the newest level."""
+
+    def cluster(settings: BrokerSettings) -> ClusterSettings:
+        return ClusterSettings(
+            session_timeout_ms=settings.integer("broker.session.timeout.ms"),
+            heartbeat_interval_ms=settings.integer("broker.heartbeat.interval.ms"),
+            delete_grace_ms=settings.integer("log.delete.grace.ms"),
+            append_timeout_ms=GRACE_MS // 2 - 2000,
+            snapshot_interval_entries=SNAPSHOT_ENTRIES,
+        )
+
+    first: dict[int, SimulatedProcess] = {}
+
+    def registered(*, version: int, **named: object) -> BrokerRegistered:
+        process = OWNER.get()
+        assert isinstance(process, SimulatedProcess)
+        broker_id = named["broker_id"]
+        assert isinstance(broker_id, int)
+        is_first = first.setdefault(broker_id, process) is process
+        if is_first and broker_id < brokers and broker_id % 3 == 0:
+            version = EARLIER_VERSION
+        return BrokerRegistered(version=version, **named)  # type: ignore[arg-type]
+
+    return [
+        (layer_settings, "cluster_settings", cluster),
+        (registration, "BrokerRegistered", registered),
+        (features, "FIRST_LEVEL", EARLIER_VERSION),
+        (broker_transitions, "FIRST_LEVEL", EARLIER_VERSION),
+    ]

@@ -1,0 +1,114 @@
+"""Many production brokers around one metadata log, under faults, joins, leaves and upgrades."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.crowd.system import BROKERS, CROWD, crowd_system
+from tests.simulation.run import Result, run
+from tests.simulation.world.patches import Patch, patched
+from tidelog.coordinator.cluster.log.snapshots import Snapshots
+from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
+from tidelog.coordinator.cluster.membership.lease_watch import (
+    LeaseWatch,
+    Look,
+    Renewal,
+    Uniform,
+    Verdict,
+)
+from tidelog.coordinator.cluster.state.state import ClusterState
+
+FEW = 6
+SEED, SECONDS = 1, 15.0
+
+
+def simulate(brokers: int, seed: int = SEED, seconds: float = SECONDS) -> Result:
+    return run(seed, seconds, crowd_system(seed, brokers), workload=CROWD)
+
+
+def replay(brokers: int, seed: int, seconds: float) -> str:
+    return (
+        f"python -m tests.simulation.campaign --workload {CROWD} --brokers {brokers} --seeds 1"
+        f" --first {seed} --duration {seconds:g}"
+    )
+
+
+def check(result: Result, brokers: int, seed: int, seconds: float) -> None:
+    text = f"{result.line()}\n{result.report}\nreplay: {replay(brokers, seed, seconds)}"
+    assert result.valid, text
+    counts = result.counts
+    for name in ("states compared", "fences", "levels raised", "brokers upgraded"):
+        assert counts[name] > 0, name
+
+
+def test_brokers_agree_serve_alone_and_come_to_rest() -> None:
+    check(simulate(FEW), FEW, SEED, SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_hundred_brokers_agree_serve_alone_and_come_to_rest() -> None:
+    check(simulate(BROKERS), BROKERS, SEED, SECONDS)
+
+
+def _fence_across_an_outage() -> list[Patch]:
+    """Silence counts although the watcher's own lease was not renewed meanwhile (B2)."""
+    right = LeaseWatch.saw
+
+    def saw(
+        self: LeaseWatch,
+        state: ClusterState,
+        look: Look,
+        renewal: Renewal | None,
+        uniform: Uniform,
+    ) -> Verdict | None:
+        return right(self, state, look, Renewal(look.asked_at, look.asked_at), uniform)
+
+    return [(LeaseWatch, "saw", saw)]
+
+
+def _keep_all_entries() -> list[Patch]:
+    """Snapshots let no entry of the metadata log go."""
+
+    async def collect(self: Snapshots, grace_ms: int) -> int:
+        return 0
+
+    return [(Snapshots, "collect", collect)]
+
+
+def _forget_a_part() -> list[Patch]:
+    """A broker that starts from a snapshot lacks the quotas."""
+    right = Snapshots.newest
+
+    async def newest(self: Snapshots) -> ClusterState | None:
+        state = await right(self)
+        return None if state is None else replace(state, quotas={})
+
+    return [(Snapshots, "newest", newest)]
+
+
+def _serve_without_lease() -> list[Patch]:
+    """Reads are answered however old the own lease is (B3)."""
+    return [(LeaseKeeper, "fresh", lambda self, now: True)]
+
+
+BREAKAGES: dict[str, tuple[Callable[[], list[Patch]], str]] = {
+    "fence across an outage": (_fence_across_an_outage, "hit by no fault"),
+    "keep all entries": (_keep_all_entries, "metadata entries are left"),
+    "forget a part": (_forget_a_part, "differ in"),
+    "serve without lease": (_serve_without_lease, "both serve"),
+}
+SEEDS_MAX = 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_what_breaks_a_rule_is_caught(name: str) -> None:
+    breakage, words = BREAKAGES[name]
+    with patched(breakage()):
+        reports = (str(simulate(FEW, seed, 2 * SECONDS).report) for seed in range(1, SEEDS_MAX + 1))
+        assert any(words in report for report in reports)
