@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import page, report
 from benchmarks.broker import distant, recovery, restarts, scale, throughput, transactions
 from benchmarks.clients import clients
+from benchmarks.cluster import costs, failover, moving, sharing
 from benchmarks.harness import latency
 from benchmarks.harness.targets import Target, kafka, tidelog
 from benchmarks.security import security
@@ -29,7 +30,12 @@ PARTS = (
     *("throughput", "latency", "transactions", "scale"),
     *("conversion", "roll", "cold", "recovery", "restarts", "distant", "spark", "clients"),
     "security",
+    *("failover", "sharing", "moving", "cluster-costs"),
 )
+CLUSTER_PARTITIONS = 10_000
+BUSY_PARTITIONS = 1_000
+MOVES = 100
+IDLE_SECONDS = 120.0
 
 
 def main() -> int:
@@ -104,6 +110,9 @@ def measure(
             results.security = security.measure_security(
                 folder / "security", CACHE, share, arguments.without
             )
+        case "failover" | "sharing" | "moving" | "cluster-costs":
+            print(f"measuring clusters: {part}", file=sys.stderr, flush=True)
+            measure_cluster(part, results, folder / part, arguments)
         case "spark":
             results.spark = spark.measure_spark(folder / "spark", CACHE, share, arguments.without)
 
@@ -201,6 +210,29 @@ def measure_transactions(
         if "kafka" not in arguments.without:
             targets.append(stack.enter_context(kafka(folder / "kafka", CACHE)))
         results.transactions = transactions.measure(targets, arguments.share)
+
+
+def measure_cluster(
+    part: str, results: report.Results, folder: Path, arguments: argparse.Namespace
+) -> None:
+    """Measure one of the parts about several brokers; `share` scales what it is made of."""
+    share: float = arguments.share
+    with_kafka = "kafka" not in arguments.without
+    match part:
+        case "failover":
+            busy = max(3, int(BUSY_PARTITIONS * share))
+            results.failovers = failover.measure_failovers(
+                folder, CACHE, busy, with_kafka=with_kafka
+            )
+        case "sharing":
+            partitions = max(30, int(CLUSTER_PARTITIONS * share))
+            results.sharing = sharing.measure_sharing(folder, partitions)
+        case "moving":
+            results.moving = moving.measure_moving(folder, max(3, int(MOVES * share)))
+        case "cluster-costs":
+            results.costs = costs.measure_costs(
+                folder, CACHE, share, IDLE_SECONDS * share, with_kafka=with_kafka
+            )
 
 
 if __name__ == "__main__":

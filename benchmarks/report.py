@@ -17,6 +17,16 @@ from benchmarks.broker.scale import Scale
 from benchmarks.broker.throughput import Measured, Shape
 from benchmarks.broker.transactions import PRODUCERS, ROUND_SHAPES, Transactions
 from benchmarks.clients.clients import Speeds, client_lines
+from benchmarks.cluster.cluster_report import (
+    cost_lines,
+    failover_lines,
+    moving_lines,
+    sharing_lines,
+)
+from benchmarks.cluster.costs import Costs
+from benchmarks.cluster.failover import Failover
+from benchmarks.cluster.moving import Moving
+from benchmarks.cluster.sharing import Sharing
 from benchmarks.harness.latency import Latency
 from benchmarks.security.security import Security
 from benchmarks.security.security_report import security_lines
@@ -54,6 +64,10 @@ class Results:
     spark: SparkFigures | None = None
     clients: Speeds = field(default_factory=dict)
     security: Security | None = None
+    failovers: list[Failover] = field(default_factory=list)
+    sharing: Sharing | None = None
+    moving: Moving | None = None
+    costs: Costs | None = None
 
 
 def run_of(results: Results) -> str:
@@ -98,6 +112,14 @@ def tables(results: Results) -> str:
         lines += client_lines(results.clients)
     if results.security is not None:
         lines += security_lines(results.security)
+    if results.failovers:
+        lines += failover_lines(results.failovers)
+    if results.sharing is not None:
+        lines += sharing_lines(results.sharing)
+    if results.moving is not None:
+        lines += moving_lines(results.moving)
+    if results.costs is not None:
+        lines += cost_lines(results.costs)
     return "\n".join(lines)
 
 
