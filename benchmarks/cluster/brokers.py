@@ -21,8 +21,8 @@ NODES = 3
 class ClusterTarget(Target):
     """Servers that clients use as one; resources are those of all."""
 
-    members: Sequence[Target]
-    servers: Sequence[BrokerProcess] | Sequence[ApacheKafka]
+    members: Sequence[Target] = ()
+    servers: Sequence[BrokerProcess] | Sequence[ApacheKafka] = ()
 
     def usage(self) -> Usage:
         return functools.reduce(_sum, [each.usage() for each in self.members])
@@ -106,7 +106,8 @@ def _cluster(
     name: str, members: Sequence[Target], servers: Sequence[BrokerProcess] | Sequence[ApacheKafka]
 ) -> ClusterTarget:
     bootstrap = ",".join(each.bootstrap for each in members)
-    return ClusterTarget(name, bootstrap, members[0].pid, None, members, servers)
+    pid = members[0].pid
+    return ClusterTarget(name, bootstrap, pid, None, members=members, servers=servers)
 
 
 def _sum(left: Usage, right: Usage) -> Usage:

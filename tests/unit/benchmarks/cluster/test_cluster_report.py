@@ -80,6 +80,6 @@ def test_a_cluster_uses_what_its_servers_use(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Target, "usage", lambda target: used[target.pid])
     members = [Target(str(pid), "127.0.0.1:1", pid, None) for pid in used]
 
-    cluster = ClusterTarget("tidelog", "127.0.0.1:1", 1, None, members, [])
+    cluster = ClusterTarget("tidelog", "127.0.0.1:1", 1, None, members=members)
 
     assert cluster.usage() == Usage(3.0, 0.75, 30, 3, 300, 30)
