@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from benchmarks.broker.throughput import Measured
-from benchmarks.cluster.costs import NODES, SHAPE, Costs
+from benchmarks.cluster.brokers import NODES
+from benchmarks.cluster.costs import SHAPE, Costs
 from benchmarks.cluster.failover import Failover
 from benchmarks.cluster.moving import GET_MS, PUT_MS, Moving
 from benchmarks.cluster.sharing import SHARE, Sharing
