@@ -231,7 +231,7 @@ def measure_cluster(
             results.moving = moving.measure_moving(folder, max(3, int(MOVES * share)))
         case "cluster-costs":
             results.costs = costs.measure_costs(
-                folder, CACHE, share, IDLE_SECONDS * share, with_kafka=with_kafka
+                folder, CACHE, share, IDLE_SECONDS, with_kafka=with_kafka
             )
 
 
