@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from tidelog.coordinator.patterns import InvalidPattern, check_pattern, matches
 from tidelog.errors import InvalidConfiguration
-from tidelog.spark_source.brokers import BOOTSTRAP, addresses
+from tidelog.spark_source.brokers import BOOTSTRAP, addresses, security_properties
 from tidelog.spark_source.option_names import (
     CHOICES,
     READ_OPTIONS,
@@ -127,6 +127,8 @@ class ReadOptions:
     """The consumer group under which a stream publishes its committed offsets."""
     bootstrap: tuple[tuple[str, int], ...]
     """Broker addresses; empty unless the stream publishes offsets."""
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Properties of the connections to brokers; their values may refer to others."""
 
     def for_batch(self) -> ReadOptions:
         """The options with a batch's defaults. InvalidConfiguration for a stream's options."""
@@ -215,6 +217,7 @@ def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOption
         trigger_delay_max_ms=_duration_ms(given, "maxTriggerDelay", "15m"),
         publish_group=_group(given),
         bootstrap=_bootstrap(given),
+        security=security_properties(given),
     )
     most, least = found.trigger_offsets_max, found.trigger_offsets_min
     if most is not None and least is not None and least > most:

@@ -30,12 +30,19 @@ def resolved(text: str, environment: Mapping[str, str] = os.environ) -> str:
     return _REFERENCE.sub(lambda found: _referred(found[1], found[2], environment), text)
 
 
+def resolved_values(
+    properties: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """The properties with the references in their values replaced, as `resolved` does."""
+    return {name: resolved(value, environment) for name, value in properties.items()}
+
+
 def read_properties(path: Path, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The properties in a file: a name, an equals sign and a value in each line.
 
     References in values are replaced. Raises InvalidConfiguration.
     """
-    return {name: resolved(value, environment) for name, value in _lines(path).items()}
+    return resolved_values(_lines(path), environment)
 
 
 def _referred(kind: str, rest: str, environment: Mapping[str, str]) -> str:

@@ -43,6 +43,7 @@ from tidelog.client.groups.admin import Place
 from tidelog.client.metadata import TopicMetadata
 from tidelog.client.patience import Patience
 from tidelog.client.pool import Client
+from tidelog.client.security import security_of
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transactions.settings import TransactionalProducerSettings
 from tidelog.client.transactions.sink import SinkBatch, SinkCommitted, commit
@@ -53,6 +54,7 @@ from tidelog.errors import TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.network import SocketNetwork
 from tidelog.records.compression import Compression
+from tidelog.references import resolved_values
 from tidelog.spark_source.plain_errors import plain_errors
 from tidelog.spark_source.sink.sink_options import WriteOptions
 from tidelog.spark_source.sink.sink_rows import PartitionRows, by_partition, sink_rows
@@ -293,5 +295,8 @@ async def _found_topic(client: Client, name: str) -> TopicMetadata:
 
 
 def _client(options: WriteOptions) -> Client:
-    settings = ClientSettings(client_id=f"tidelog-spark-{options.transactional_id}")
+    settings = ClientSettings(
+        client_id=f"tidelog-spark-{options.transactional_id}",
+        security=security_of(resolved_values(options.security)),
+    )
     return Client(SocketNetwork(), SystemClock(), list(options.bootstrap), settings)

@@ -6,11 +6,16 @@ Errors come before any row is staged. No message repeats a value that may be a c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.errors import InvalidConfiguration
-from tidelog.spark_source.brokers import BOOTSTRAP, addresses
+from tidelog.spark_source.brokers import (
+    BOOTSTRAP,
+    addresses,
+    is_security,
+    security_properties,
+)
 from tidelog.spark_source.option_names import (
     READ_OPTIONS,
     WRITE_OPTIONS,
@@ -42,6 +47,8 @@ class WriteOptions:
     """The topic of all rows; it overrides the column."""
     include_headers: bool
     batch_id: int | None
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Properties of the connections to brokers; their values may refer to others."""
 
     def for_batch(self, *, overwrite: bool) -> tuple[str, int]:
         """Query id and number of a batch write. InvalidConfiguration."""
@@ -69,7 +76,8 @@ def parse_write_options(options: Mapping[str, str], store_url: str) -> WriteOpti
     """The options of a write. InvalidConfiguration names the option and the remedy."""
     given = lowered(options)
     _check_kafka_names(given)
-    check_names(given, WRITE_OPTIONS, READ_OPTIONS)
+    named = {name: value for name, value in given.items() if not is_security(name)}
+    check_names(named, WRITE_OPTIONS, READ_OPTIONS)
     return WriteOptions(
         store_url=store_url,
         bootstrap=addresses(_required(given, BOOTSTRAP, "HOST:PORT of some brokers")),
@@ -82,6 +90,7 @@ def parse_write_options(options: Mapping[str, str], store_url: str) -> WriteOpti
         topic=_topic(given.get("topic")),
         include_headers=boolean(given, "includeHeaders", True),
         batch_id=number("batchId", given["batchid"], 0) if "batchid" in given else None,
+        security=security_properties(given),
     )
 
 
@@ -108,10 +117,10 @@ def check_columns(fields: Iterable[tuple[str, str]], options: WriteOptions) -> N
 
 def _check_kafka_names(given: Mapping[str, str]) -> None:
     for name in given:
-        if name.startswith("kafka.") and name != BOOTSTRAP:
+        if name.startswith("kafka.") and name != BOOTSTRAP and not is_security(name):
             raise InvalidConfiguration(
                 f"option {name}: the sink uses no producer of Kafka's, so of kafka.* it knows"
-                f" {BOOTSTRAP} only; leave it out"
+                f" {BOOTSTRAP} and security only; leave it out"
             )
 
 

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidelog.client.errors import NoCommonVersion, RequestFailed, RequestRefused
 from tidelog.client.groups.admin import Place, commit_offsets
 from tidelog.client.pool import Client
+from tidelog.client.security import security_of
 from tidelog.client.settings import ClientSettings
 from tidelog.network import SocketNetwork
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.references import resolved_values
 from tidelog.spark_source.session import Session
 from tidelog.spark_source.stream.progress import StreamOffsets
 
@@ -44,8 +46,16 @@ class Publisher:
     """Publishes the progress of one query at intervals."""
 
     def __init__(
-        self, group_id: str, bootstrap: Iterable[tuple[str, int]], session: Session
+        self,
+        group_id: str,
+        bootstrap: Iterable[tuple[str, int]],
+        security: Mapping[str, str],
+        session: Session,
     ) -> None:
+        """`security`: properties by confluent-kafka's names. Raises InvalidConfiguration."""
+        self._settings = ClientSettings(
+            client_id=f"tidelog-spark-{group_id}", security=security_of(resolved_values(security))
+        )
         self._group_id = group_id
         self._bootstrap = list(bootstrap)
         self._session = session
@@ -89,11 +99,10 @@ class Publisher:
         }
         if not offsets:
             return
-        settings = ClientSettings(client_id=f"tidelog-spark-{self._group_id}")
         async with asyncio.timeout(TIMEOUT_SECONDS):
             # A new connection each time: brokers close idle ones.
             async with Client(
-                SocketNetwork(), self._session.clock, self._bootstrap, settings
+                SocketNetwork(), self._session.clock, self._bootstrap, self._settings
             ) as client:
                 await commit_offsets(client, self._group_id, offsets)
 

@@ -245,7 +245,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 from tidelog.spark_source.stream.publishing import Publisher
 
                 self._publisher = Publisher(
-                    options.publish_group, options.bootstrap, self._watcher.session
+                    options.publish_group,
+                    options.bootstrap,
+                    options.security,
+                    self._watcher.session,
                 )
         return self._watcher
 

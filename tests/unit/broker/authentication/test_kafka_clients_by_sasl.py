@@ -24,6 +24,7 @@ from tests.unit.broker.authentication.certificates import Authority
 from tests.unit.broker.one_broker import PATIENT, TOPIC, OneBroker, World, run
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.clock import SystemClock
+from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
 
 ALL = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
@@ -31,9 +32,11 @@ MECHANISMS = ALL.split(",")
 
 
 @asynccontextmanager
-async def secured(**settings: object) -> AsyncIterator[tuple[OneBroker, str, str]]:
+async def secured(
+    store: ObjectStore | None = None, **settings: object
+) -> AsyncIterator[tuple[OneBroker, str, str]]:
     """A broker with a topic; its open and its closed address."""
-    world = World(MemoryStore(SystemClock()))
+    world = World(store or MemoryStore(SystemClock()))
     defaults = {
         "listeners": "PLAINTEXT://127.0.0.1:0,CLIENTS://127.0.0.1:0",
         "listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
