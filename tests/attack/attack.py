@@ -20,6 +20,8 @@ class Target:
     http: tuple[str, int]
     topic: str
     """The topic of the well-behaved client, with one partition."""
+    sasl: tuple[str, int] | None = None
+    """The listener with SASL, if the attack asks for one."""
 
 
 Run = Callable[[Target], Awaitable[None]]
@@ -41,6 +43,8 @@ class Attack:
     """The kind of store: "memory", or "file" for a folder of the test."""
     descriptors_max: int | None = None
     """RLIMIT_NOFILE of the broker; None: what the system gives."""
+    sasl: bool = False
+    """Whether the broker has a listener with SASL beside that of the well-behaved client."""
 
 
 _found: dict[str, Attack] = {}
@@ -52,6 +56,7 @@ def attack(
     settings: Mapping[str, object] | None = None,
     store: str = "memory",
     descriptors_max: int | None = None,
+    sasl: bool = False,
 ) -> Callable[[Run], Run]:
     """Make a function an attack. Its name and its docstring are what the report says of it."""
     if not 0 < seconds <= SECONDS_MAX:
@@ -64,7 +69,8 @@ def attack(
         if not run.__doc__:
             raise ValueError(f"the attack {name} does not say what it does")
         says = " ".join(run.__doc__.split("\n\n")[0].split())
-        _found[name] = Attack(name, says, run, seconds, settings or {}, store, descriptors_max)
+        told = settings or {}
+        _found[name] = Attack(name, says, run, seconds, told, store, descriptors_max, sasl)
         return run
 
     return register

@@ -1,4 +1,4 @@
-"""The process that attacks: python -m tests.attack.attacker NAME KAFKA HTTP TOPIC.
+"""The process that attacks: python -m tests.attack.attacker NAME KAFKA HTTP TOPIC [SASL].
 
 Says "begun" when the attack begins, and ends after its seconds at the latest.
 """
@@ -17,11 +17,11 @@ from tests.attack.attack import Attack, Target, all_attacks
 
 def main() -> None:
     """Run one attack."""
-    name, kafka, http, topic = sys.argv[1:]
+    name, kafka, http, topic, *sasl = sys.argv[1:]
     _, descriptors_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors_max, descriptors_max))
     attack = all_attacks()[name]
-    target = Target(address(kafka), address(http), topic)
+    target = Target(address(kafka), address(http), topic, address(sasl[0]) if sasl else None)
     print("begun", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_bounded(attack, target))

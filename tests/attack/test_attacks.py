@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import platform
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -65,11 +66,21 @@ def test_a_well_behaved_client_is_served_beside(
 
 async def _attacked(attack: Attack, folder: Path) -> Outcome:
     store = f"file://{folder / 'bucket'}" if attack.store == "file" else "memory://attacked"
+    sasl = f"127.0.0.1:{free_port()}" if attack.sasl else None
+    listening: dict[str, object] = {}
+    if sasl is not None:
+        listening = {
+            "listeners": f"PLAINTEXT://127.0.0.1:0,CLIENTS://{sasl}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        }
     with BrokerProcess.start(
         store,
         folder / "log",
+        listen=None if listening else "127.0.0.1:0",
         http="127.0.0.1:0",
-        settings=attack.settings,
+        settings={**listening, **attack.settings},
         descriptors_max=attack.descriptors_max,
     ) as broker:
         measured = MeasuredProcess("attacked", broker.kafka, broker.process.pid, None)
@@ -84,7 +95,7 @@ async def _attacked(attack: Attack, folder: Path) -> Outcome:
             _going_on(client.work, under),
             _going_on(probe.watch, address(broker.http), told),
         ):
-            await _attack(attack, broker)
+            await _attack(attack, broker, sasl)
         harm, under_mb = "ended", 0.0
         if broker.process.poll() is None:
             harm, under_mb = await client.check(), measured.peak_memory_mb()
@@ -109,11 +120,20 @@ async def _going_on(work: object, *arguments: object) -> AsyncIterator[None]:
         await task
 
 
-async def _attack(attack: Attack, broker: BrokerProcess) -> None:
+def free_port() -> int:
+    """A port of the loopback interface that no process uses now."""
+    with socket.socket() as probing:
+        probing.bind(("127.0.0.1", 0))
+        port: int = probing.getsockname()[1]
+        return port
+
+
+async def _attack(attack: Attack, broker: BrokerProcess, sasl: str | None) -> None:
     """Run the attacker's process to its end."""
     command = [sys.executable, "-m", "tests.attack.attacker", attack.name]
+    listener = [] if sasl is None else [sasl]
     attacker = await asyncio.create_subprocess_exec(
-        *command, broker.kafka, broker.http, TOPIC, stdout=subprocess.PIPE, cwd=ROOT
+        *command, broker.kafka, broker.http, TOPIC, *listener, stdout=subprocess.PIPE, cwd=ROOT
     )
     try:
         async with asyncio.timeout(attack.seconds + END_SECONDS_MAX):

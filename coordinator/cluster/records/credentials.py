@@ -46,16 +46,19 @@ class Credentials:
         return Credentials(self.decoy_key, {**kept, **added})
 
     def verifier(self, user: str, mechanism: ScramMechanism) -> Verifier:
-        """The user's verifier; for an unknown user a decoy that no password fits."""
-        known = self.verifiers.get((user, mechanism))
-        return known if known is not None else self._decoy(user, [mechanism])
+        """The user's verifier; for an unknown user a decoy that no password fits.
+
+        The decoy is made for known users too: else the time would tell them from unknown ones.
+        """
+        decoy = self._decoy(user, [mechanism])
+        return self.verifiers.get((user, mechanism), decoy)
 
     def any_verifier(self, user: str) -> Verifier:
-        """The user's verifier of any mechanism, or a decoy."""
-        for mechanism in reversed(ScramMechanism):
-            if (user, mechanism) in self.verifiers:
-                return self.verifiers[user, mechanism]
-        return self._decoy(user, list(ScramMechanism))
+        """The user's verifier of any mechanism, or a decoy, which is always made."""
+        found = self._decoy(user, list(ScramMechanism))
+        for mechanism in ScramMechanism:
+            found = self.verifiers.get((user, mechanism), found)
+        return found
 
     def _decoy(self, user: str, mechanisms: list[ScramMechanism]) -> Verifier:
         """The same for a name each time, and like the verifiers of known users in form."""
