@@ -31,6 +31,8 @@ from tests.chaos_cluster.jobs import (
     topics_of,
 )
 from tests.chaos_cluster.protection import ADMIN, STRANGER, Protection
+from tests.simulation.rules.history import Key
+from tests.simulation.rules.observed import Observations
 from tidelog.localstack.kafka import kafka_jars
 from tidelog.localstack.s3_servers import start_seaweedfs
 
@@ -98,7 +100,8 @@ class Reader(threading.Thread):
     def __init__(self, connection: dict[str, str], job: DerivingJob) -> None:
         super().__init__()
         self.job = job
-        self.found: dict[tuple[str, int], list[bytes]] = {}
+        self.found: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
+        """Offsets and values by topic and partition, as the consumer received them."""
         self._ends = threading.Event()
         self._consumer = Consumer(
             {
@@ -128,15 +131,16 @@ class Reader(threading.Thread):
             message = self._consumer.poll(0.2)
             if message is not None and message.error() is None:
                 place = (message.topic() or "", message.partition() or 0)
-                self.found.setdefault(place, []).append(message.value() or b"")
+                record = message.offset() or 0, message.value() or b""
+                self.found.setdefault(place, []).append(record)
 
     def numbers(self, topic: str) -> Counter[int]:
         """How often each input was seen in a topic."""
         return Counter(
             self.job.number_of(topic, value)
-            for place, values in list(self.found.items())
+            for place, records in list(self.found.items())
             if place[0] == topic
-            for value in list(values)
+            for _, value in list(records)
         )
 
     def counts(self) -> dict[str, int]:
@@ -299,18 +303,17 @@ def settle(cluster: Cluster, readers: Sequence[Reader], inputs: int) -> None:
 
 
 def check(reader: Reader, inputs: int) -> None:
-    for topic in reader.job.topics:
-        numbers = reader.numbers(topic)
-        twice = [number for number, count in numbers.items() if count > 1]
-        assert not twice, f"seen more than once: {sorted(twice)[:10]}, {len(twice)} in all"
-        assert set(numbers) == set(range(inputs))
-    for (topic, partition), values in reader.found.items():
-        by_source: dict[int, list[int]] = {}
-        for value in values:
+    """Each input has its outputs once, all or none, in the order of the input's partition."""
+    seen = Observations()
+    for number in range(inputs):
+        outputs = [(topic, str(number)) for topic in reader.job.topics]
+        seen.wrote(f"source-{number % PARTITIONS}", *outputs)
+    for (topic, partition), records in reader.found.items():
+        for offset, value in records:
             number = reader.job.number_of(topic, value)
-            by_source.setdefault(number % PARTITIONS, []).append(number)
-        for source, numbers_ in by_source.items():
-            assert numbers_ == sorted(numbers_), f"{topic}-{partition} from source {source}"
+            seen.read("reader", Key(topic, partition), offset, str(number))
+    report = seen.check()
+    assert report.valid, str(report)
 
 
 def assert_consistent(store: str) -> None:

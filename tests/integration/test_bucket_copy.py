@@ -8,9 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,11 @@ from tests.integration.test_all_brokers_replaced import (
     start,
 )
 from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.localstack.s3_servers import start_seaweedfs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
+SOURCE = "source"
 PLAIN = "plain"
 PRODUCERS = ("one", "two")
 COPIES = 3
@@ -37,10 +39,13 @@ COPIES = 3
 class Load:
     """Transactions that write the same word to all partitions; every third is aborted."""
 
-    def __init__(self, brokers: Sequence[BrokerProcess], name: str) -> None:
+    def __init__(
+        self, brokers: Sequence[BrokerProcess], name: str, pause_seconds: float = 0.0
+    ) -> None:
         self.name = name
         self._settings = client_of(brokers, **{"transactional.id": name, "linger.ms": 0})
         self.is_over = threading.Event()
+        self._pause_seconds = pause_seconds
         self.committed: list[str] = []
         """The acknowledged ones, in order."""
         self.aborted: set[str] = set()
@@ -50,7 +55,7 @@ class Load:
         producer = Producer(self._settings)
         producer.init_transactions(SECONDS_MAX)
         number = 0
-        while not self.is_over.is_set():
+        while not self.is_over.wait(self._pause_seconds):
             word = f"{self.name}-{number}"
             producer.begin_transaction()
             for partition in range(PARTITIONS):
@@ -79,7 +84,7 @@ class PlainLoad(Load):
                 errors.append(error)
 
         number = 0
-        while not self.is_over.is_set():
+        while not self.is_over.wait(self._pause_seconds):
             producer.produce(
                 TOPIC, f"{PLAIN}-{number}", partition=number % PARTITIONS, on_delivery=delivered
             )
@@ -153,14 +158,32 @@ def check(
     assert not aborted & {word for words in found for word in words}
 
 
-def test_a_bucket_in_use_is_copied_as_of_one_instant(tmp_path: Path) -> None:
-    source = f"file://{tmp_path / 'source'}"
+@contextmanager
+def stores(kind: str, folder: Path) -> Iterator[Callable[[str], str]]:
+    """Addresses of empty stores by name: folders, or prefixes of two buckets of an S3 server."""
+    if kind == "folder":
+        yield lambda name: f"file://{folder / name}"
+        return
+    with start_seaweedfs(folder / "s3") as server:
+        copies = server.create_bucket("copies")
+        yield lambda name: server.url_of(server.bucket if name == SOURCE else copies, name)
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+def test_a_bucket_in_use_is_copied_as_of_one_instant(kind: str, tmp_path: Path) -> None:
+    with stores(kind, tmp_path) as address_of:
+        # A copy of thousands of small objects takes minutes, as each is two requests to a server.
+        copy_under_load(address_of, tmp_path, 0.0 if kind == "folder" else 0.2)
+
+
+def copy_under_load(address_of: Callable[[str], str], tmp_path: Path, pause_seconds: float) -> None:
+    source = address_of(SOURCE)
     copies: list[tuple[str, dict[str, int]]] = []
     with ExitStack() as until:
         brokers = start(source, tmp_path, (1, 2, 3), until)
         create_topic(brokers, TOPIC)
-        loads: dict[str, Load] = {name: Load(brokers, name) for name in PRODUCERS}
-        loads[PLAIN] = PlainLoad(brokers, PLAIN)
+        loads: dict[str, Load] = {name: Load(brokers, name, pause_seconds) for name in PRODUCERS}
+        loads[PLAIN] = PlainLoad(brokers, PLAIN, pause_seconds)
         # It is left first: a failure ends the loads before the brokers.
         pool = until.enter_context(ThreadPoolExecutor(len(loads)))
         running = [pool.submit(load.run) for load in loads.values()]
@@ -172,7 +195,7 @@ def test_a_bucket_in_use_is_copied_as_of_one_instant(tmp_path: Path) -> None:
                     time.sleep(0.05)
                 least = {name: len(load.committed) for name, load in loads.items()}
                 # The last run brings the first copy up to date.
-                target = f"file://{tmp_path / f'copy-{number % (COPIES - 1)}'}"
+                target = address_of(f"copy-{number % (COPIES - 1)}")
                 facts = command("bucket", "copy", source, target)
                 assert facts["faults"] == {}
                 print(json.dumps(facts))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+
+from tests.simulation.rules.history import Key
+from tests.simulation.rules.observed import Observations
 
 
 @dataclass(slots=True)
@@ -51,26 +53,16 @@ class Seen:
         )
 
     def faults(self, topics: Sequence[str]) -> list[str]:
-        """What is wrong at the end; each topic is to hold all that was sent."""
-        found = list(self.errors)
+        """What is wrong at the end; each topic is to hold all that was sent, in its order."""
+        observed = Observations()
         for partition, numbers in sorted(self.sent.items()):
-            wanted = sorted(numbers)
-            for topic in topics:
-                records = self.got.get((topic, partition), [])
-                found += _unordered(f"{topic}-{partition}", records, wanted)
-        return found
-
-
-def _unordered(place: str, records: list[tuple[int, int]], wanted: list[int]) -> list[str]:
-    offsets, numbers = [offset for offset, _ in records], [number for _, number in records]
-    if numbers == wanted and all(a < b for a, b in pairwise(offsets)):
-        return []
-    often = Counter(numbers)
-    found = []
-    if missing := sorted(set(wanted) - often.keys()):
-        found.append(f"{place}: {len(missing)} records are missing, the first is {missing[0]}")
-    if twice := sorted(number for number, count in often.items() if count > 1):
-        found.append(f"{place}: {len(twice)} records came again, the first is {twice[0]}")
-    if unsent := sorted(often.keys() - set(wanted)):
-        found.append(f"{place}: {len(unsent)} records were not sent, the first is {unsent[0]}")
-    return found or [f"{place}: the records are not in order"]
+            for number in sorted(numbers):
+                for topic in topics:
+                    # Each topic is written by a program of its own.
+                    observed.wrote(
+                        f"{topic}-{partition}", (topic, str(number)), partition=partition
+                    )
+        for (topic, partition), records in self.got.items():
+            for offset, number in records:
+                observed.read("consume", Key(topic, partition), offset, str(number))
+        return [*self.errors, *map(str, observed.check().anomalies)]

@@ -24,14 +24,16 @@ def test_each_record_once_and_in_order_is_right() -> None:
 @pytest.mark.parametrize(
     ("lines", "fault"),
     [
-        (GOT[:2], "t-0: 1 records are missing, the first is 2"),
-        ([*GOT, "got t 0 7 2"], "t-0: 1 records came again, the first is 2"),
-        ([*GOT, "got t 1 1 3"], "t-1: 1 records were not sent, the first is 3"),
-        (["got t 0 5 2", GOT[1], "got t 0 6 0"], "t-0: the records are not in order"),
-        (["got t 0 6 0", GOT[1], "got t 0 5 2"], "t-0: the records are not in order"),
+        (GOT[:2], "unseen: 't/2'"),
+        ([*GOT, "got t 0 7 2"], "duplicate: 't/2' lies in t-0 at [6, 7]"),
+        ([*GOT, "got t 1 1 3"], "phantom: "),
+        (["got t 0 5 2", GOT[1], "got t 0 6 0"], "nonmonotonic-send: t-0: 't/0' at 6"),
+        (["got t 0 6 2", GOT[1], "got t 0 5 0"], "nonmonotonic-poll: "),
+        ([*GOT, "got t 0 6 2"], "nonmonotonic-poll: "),
+        (["got t 1 5 0", *GOT[1:]], "misplaced: 't/0'"),
         ([*GOT, "error NOT_COORDINATOR"], "error NOT_COORDINATOR"),
         ([*GOT, "Traceback"], "error: not a line of the programs: Traceback"),
     ],
 )
 def test_a_fault_is_named(lines: list[str], fault: str) -> None:
-    assert faults(*lines) == [fault]
+    assert any(each.startswith(fault) for each in faults(*lines))

@@ -14,6 +14,7 @@ from tests.simulation.rules import (
     removal_rules,
     transaction_rules,
     watermark_rules,
+    write_rules,
 )
 from tests.simulation.rules.anomaly import Anomaly
 from tests.simulation.rules.history import (
@@ -116,6 +117,7 @@ class _Checker:
         yield from self._unseen()
         yield from self._polls()
         yield from self._sends()
+        yield from write_rules.write_cycles(self.history.operations)
         yield from watermark_rules.watermarks(self.history.operations)
         yield from watermark_rules.stable_offsets(self.history.operations)
         yield from batch_rules.sequences(self.history.batches, whole=dense)

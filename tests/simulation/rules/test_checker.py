@@ -290,6 +290,24 @@ def test_internal_nonmonotonic_send() -> None:
     assert story.names() == {"int-nonmonotonic-send"}
 
 
+def test_g0_of_a_write_that_lies_before_what_was_acknowledged_earlier() -> None:
+    story = Story()
+    story.send((A, "1", 5), by="one", transaction=True)
+    story.send((A, "2", 3), by="two", transaction=True)
+    assert story.names() == {"G0"}
+
+
+def test_no_g0_where_two_transactions_run_at_the_same_time() -> None:
+    story = Story()
+    operations = [
+        story.history.invoke("one", "transaction", [Send(A, "1", 0), Send(B, "1b", 1)]),
+        story.history.invoke("two", "transaction", [Send(A, "2", 1), Send(B, "2b", 0)]),
+    ]
+    for operation in operations:
+        story.history.ok(operation)
+    assert story.names() == set()
+
+
 def test_a_watermark_below_what_was_acknowledged_before_is_stale() -> None:
     story = Story()
     story.send((A, "x", 0))
