@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from tests.unit.broker.authentication.certificates import Authority
 from tests.unit.broker.authentication.issuer import Issuer
-from tests.unit.broker.one_broker import PATIENT, TOPIC, OneBroker, World, run
+from tests.unit.broker.one_broker import PATIENT, TOPIC, OneBroker, World, batch, run
 from tests.unit.broker.ownership.test_several_brokers import (
     epoch_of,
     reassign,
@@ -25,9 +28,10 @@ from tidelog.cli.scram_options import NewCredential, new_salt
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.credential_files import change_credentials
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.records.credentials import UserKey
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import InvalidConfiguration
-from tidelog.scram import ScramMechanism
+from tidelog.scram import ScramMechanism, Verifier
 from tidelog.security_protocol import SecurityProtocol
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
@@ -41,12 +45,12 @@ MECHANISM_SETTING = "sasl.mechanism.inter.broker.protocol"
 BETWEEN = ListenerConfig("BROKERS", SecurityProtocol.SASL_PLAINTEXT, None, None)
 
 
-def login(mechanism: str, password: str = PASSWORD) -> dict[str, object]:
+def login(mechanism: str, password: str = PASSWORD, username: str = BROKER) -> dict[str, object]:
     quoted = password.replace('"', '\\"')
     return {
         "sasl_mechanism_inter_broker_protocol": mechanism,
         f"listener.name.brokers.{mechanism.lower()}.sasl.jaas.config": (
-            f'{MODULES[mechanism]} required username="{BROKER}" password="{quoted}";'
+            f'{MODULES[mechanism]} required username="{username}" password="{quoted}";'
         ),
     }
 
@@ -195,6 +199,74 @@ def test_a_broker_without_permission_or_password_is_refused_by_the_others(
             assert first.broker.membership.state().owned_by(epoch_of(first))
 
     run(story)
+
+
+def test_a_new_login_is_rolled_out_broker_by_broker(tmp_path: Path) -> None:
+    """Brokers of the old and of the new login reach each other; in the end the old user goes."""
+    mechanism, successor = ScramMechanism.SCRAM_SHA_512, "broker 2"
+    old = protected(
+        tmp_path,
+        "SASL_PLAINTEXT",
+        mechanism.title,
+        super_users=f"User:{BROKER};User:{successor}",
+    )
+    new = old | login(mechanism.title, "another secret", successor)
+
+    async def story() -> None:
+        world = await with_user(MemoryStore(SystemClock()))
+        async with AsyncExitStack() as all_brokers:
+
+            async def start(number: int, settings: dict[str, object]) -> tuple[OneBroker, Stop]:
+                world.settings = BrokerSettings.of(**settings)
+                one = AsyncExitStack()
+                all_brokers.push_async_exit(one)
+                return await one.enter_async_context(world.broker(number)), one.aclose
+
+            async def move(asked: OneBroker, to: OneBroker) -> None:
+                """A broker that does not own the partition passes the request to its owner."""
+                number = int(to.broker.membership.incarnation.broker_id)
+                assert await reassign(asked, 0, number) == (OK, None)
+                await until_served(to, topic_id, 0)
+
+            first, stop_first = await start(0, old)
+            second, stop_second = await start(1, old)
+            topic_id = await first.create_topic()
+            await first.produce(batch(b"kept"))
+            await move(second, second)
+            await move(first, first)
+            added = NewCredential(successor, mechanism, "another secret").verifier(new_salt())
+            await alter(world, first, added={(successor, mechanism): added})
+            await stop_second()
+            second, _ = await start(1, new)
+            await move(second, second)
+            await move(first, first)
+            await move(second, second)
+            await stop_first()
+            first, _ = await start(0, new)
+            await alter(world, first, deleted=[(BROKER, mechanism)])
+            third, _ = await start(2, new)
+            await move(third, third)
+            await move(first, first)
+            assert await values(first, 0) == [b"kept"]
+
+    run(story)
+
+
+Stop = Callable[[], Awaitable[None]]
+
+
+async def alter(
+    world: World,
+    one: OneBroker,
+    deleted: Sequence[UserKey] = (),
+    added: Mapping[UserKey, Verifier] = MappingProxyType({}),
+) -> None:
+    """Change the users, as AlterUserScramCredentials at a broker does."""
+    log, epoch = one.broker.membership.metadata, epoch_of(one)
+    clock, entropy = SystemClock(), SeededEntropy(len(added) + 50)
+    await change_credentials(
+        log, world.store, clock, entropy, epoch, lambda now: now.changed(deleted, added)
+    )
 
 
 def test_changed_certificates_protect_the_next_connection(tmp_path: Path) -> None:
