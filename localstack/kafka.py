@@ -57,10 +57,16 @@ def _jars(folder: Path, artifacts: Sequence[str], version: str) -> Path:
     return fetch_jars(folder, [*wanted, "org.slf4j:slf4j-simple:1.7.36"])
 
 
-def java_command(lib: Path, main: str, arguments: Sequence[str], heap: str = "256m") -> list[str]:
-    """The command line that runs a class of Kafka's jars."""
+def java_command(
+    lib: Path,
+    main: str,
+    arguments: Sequence[str],
+    heap: str = "256m",
+    options: Sequence[str] = (),
+) -> list[str]:
+    """The command line that runs a class of Kafka's jars, with options of the JVM."""
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-    return ["java", f"-Xmx{heap}", quiet, "-cp", f"{lib}/*", main, *arguments]
+    return ["java", f"-Xmx{heap}", quiet, *options, "-cp", f"{lib}/*", main, *arguments]
 
 
 @dataclass(slots=True)
@@ -84,12 +90,13 @@ class ApacheKafka:
         heap: str = "1g",
         *,
         settings: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> ApacheKafka:
         """Format a cluster of one node in `folder` and wait until it accepts connections.
 
-        See `start_nodes` for `settings`.
+        See `start_nodes` for `settings` and `options`.
         """
-        (server,) = cls.start_nodes(folder, cache, 1, heap, settings=settings)
+        (server,) = cls.start_nodes(folder, cache, 1, heap, settings=settings, options=options)
         return server
 
     @classmethod
@@ -101,12 +108,13 @@ class ApacheKafka:
         heap: str = "1g",
         *,
         settings: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> list[ApacheKafka]:
         """Format a cluster in `folder` and wait until all its nodes accept connections.
 
         Each partition has up to three replicas, of which all but one must have a record.
         `settings` replace those of the nodes and add to them. In their values `{port}` and
-        `{controller_port}` stand for a node's ports.
+        `{controller_port}` stand for a node's ports. `options` are those of the JVM.
         """
         template = _PROPERTIES
         for name, value in (settings or {}).items():
@@ -139,7 +147,7 @@ class ApacheKafka:
             )
             formatting = ["format", "-t", cluster, "-c", str(properties)]
             subprocess.run(java_command(lib, storage, formatting), capture_output=True, check=True)
-            commands.append(java_command(lib, "kafka.Kafka", [str(properties)], heap))
+            commands.append(java_command(lib, "kafka.Kafka", [str(properties)], heap, options))
         nodes = [
             cls(addresses[node], folder / str(node) / "data", command, folder / f"kafka-{node}.log")
             for node, command in enumerate(commands)

@@ -86,14 +86,18 @@ _REPEATED: Final[Mapping[type[Struct], _Elements]] = MappingProxyType(
             ],
             scram.ScramCredentialDeletion,
         ),
-        replicas.DescribeLogDirsRequest: (
-            lambda request: [request],
-            replicas.DescribeLogDirsRequest,
-        ),
+        # Before version 3 the error is an answer without directories.
+        replicas.DescribeLogDirsRequest: (lambda _request: (), replicas.DescribeLogDirsRequest),
     }
 )
 """The list that a response repeats if its shape differs from the request's."""
-_REPEATING: Final = frozenset({metadata.MetadataResponse, replicas.ElectLeadersResponse})
+_REPEATING: Final = frozenset(
+    {
+        metadata.MetadataResponse,
+        replicas.ElectLeadersResponse,
+        scram.DescribeUserScramCredentialsResponse,
+    }
+)
 """Responses that repeat the request although they have a code of their own."""
 _MEMBERS: Final[Mapping[type[Struct], str]] = MappingProxyType(
     {groups.JoinGroupResponse: "member_id"}

@@ -169,6 +169,12 @@ def _add_partitions(asking: Asking) -> Iterator[Need]:
         yield Need.of(cluster(CLUSTER_ACTION))
 
 
+def _sync_group(asking: Asking) -> Iterator[Need]:
+    # Kafka refuses an incomplete request before it asks for permission.
+    if not asking.request.lacks_protocol(asking.version):
+        yield Need.of(Want(READ, GROUP, asking.request.group_id))
+
+
 def _heartbeat(asking: Asking) -> Iterator[Need]:
     yield Need.of(Want(READ, GROUP, asking.request.group_id))
     for name in dict.fromkeys(asking.request.subscribed_topic_names or ()):
@@ -184,7 +190,8 @@ def _delete_topic(topic: Any, asking: Asking) -> Iterator[Need]:
     if name is None:
         return
     by_cluster = cluster(DELETE, is_quiet=True)
-    yield Need.of(by_cluster, Want(DESCRIBE, TOPIC, name))
+    if isinstance(topic, str) or topic.topic_id == NULL_UUID:
+        yield Need.of(by_cluster, Want(DESCRIBE, TOPIC, name))
     if asking.state.topic_named(name) is not None:
         yield Need.of(by_cluster, Want(DELETE, TOPIC, name))
 
@@ -320,7 +327,7 @@ _GROUPS: Final[Mapping[int, Permission]] = {
         ),
     ),
     ApiKey.JOIN_GROUP: _ASKS_AS_MEMBER,
-    ApiKey.SYNC_GROUP: _ASKS_AS_MEMBER,
+    ApiKey.SYNC_GROUP: Permission(whole=_sync_group),
     ApiKey.HEARTBEAT: _ASKS_AS_MEMBER,
     ApiKey.LEAVE_GROUP: _ASKS_AS_MEMBER,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Permission(whole=_heartbeat),

@@ -328,14 +328,17 @@ async def describe_topic_partitions(
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         topic = state.topic_named(name)
+        operations = operations_of(context.access, ResourceType.TOPIC, name)
         if topic is None:
-            response.topics.append(
-                DescribeTopicPartitionsResponseTopic(name=name, error_code=unknown_topic_code(name))
+            unknown = DescribeTopicPartitionsResponseTopic(
+                name=name,
+                error_code=unknown_topic_code(name),
+                topic_authorized_operations=operations,
             )
+            response.topics.append(unknown)
             room -= 1
             continue
         start = cursor.partition_index if cursor and cursor.topic_name == name else 0
-        operations = operations_of(context.access, ResourceType.TOPIC, name)
         described = _page(leaders, topic, start, start + room, operations)
         response.topics.append(described)
         room -= max(1, len(described.partitions))

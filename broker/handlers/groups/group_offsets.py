@@ -295,19 +295,21 @@ def offset_delete(
 ) -> Awaitable[OffsetDeleteResponse]:
     """Delete committed offsets of partitions that no member consumes."""
     state = broker.metadata.state
-    unknown = {each.name for each in request.topics if state.topic_named(each.name) is None}
-    partitions = [
-        (topic.name, each.partition_index)
-        for topic in request.topics
-        if topic.name not in unknown
-        for each in topic.partitions
-    ]
+    partitions = []
+    for asked in request.topics:
+        topic = state.topic_named(asked.name)
+        count = 0 if topic is None else topic.partition_count
+        partitions += [
+            (asked.name, each.partition_index)
+            for each in asked.partitions
+            if 0 <= each.partition_index < count
+        ]
     command = DeleteOffsets(request.group_id, partitions)
-    return _offsets_deleted(request, unknown, ask(broker, request.group_id, command))
+    return _offsets_deleted(request, ask(broker, request.group_id, command))
 
 
 async def _offsets_deleted(
-    request: OffsetDeleteRequest, unknown: set[str], asked: Awaitable[Reply]
+    request: OffsetDeleteRequest, asked: Awaitable[Reply]
 ) -> OffsetDeleteResponse:
     try:
         reply = await reply_of(PartitionErrors, asked)
@@ -323,9 +325,10 @@ async def _offsets_deleted(
                 partitions=[
                     OffsetDeleteResponsePartition(
                         partition_index=each.partition_index,
-                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                        if topic.name in unknown
-                        else codes[(topic.name, each.partition_index)],
+                        error_code=codes.get(
+                            (topic.name, each.partition_index),
+                            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        ),
                     )
                     for each in topic.partitions
                 ],

@@ -125,6 +125,8 @@ def sync_group(
     broker: GroupServices, request: SyncGroupRequest, context: RequestContext
 ) -> Awaitable[SyncGroupResponse]:
     """Submit the assignment, or wait for it."""
+    if request.lacks_protocol(context.api_version):
+        return _refused_sync(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     command = Sync(
         group_id=request.group_id,
         generation=request.generation_id,
@@ -136,6 +138,10 @@ def sync_group(
         topics=broker.metadata.state,
     )
     return _synced(ask(broker, request.group_id, command))
+
+
+async def _refused_sync(code: ErrorCode) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=code)
 
 
 async def _synced(asked: Awaitable[Reply]) -> SyncGroupResponse:

@@ -94,6 +94,9 @@ class LeaveGroupResponse(Response, api_key=13, versions=(0, 5), flexible=4):
     members: list[LeaveGroupMemberResponse] = array(LeaveGroupMemberResponse, "3+")
 
 
+PROTOCOL_FROM = 5
+
+
 class SyncGroupRequestAssignment(Struct):
     """The leader's assignment for one member."""
 
@@ -111,6 +114,10 @@ class SyncGroupRequest(Request["SyncGroupResponse"], api_key=14, versions=(0, 5)
     protocol_type: str | None = string("5+", nullable="0+", default=None)
     protocol_name: str | None = string("5+", nullable="0+", default=None)
     assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment)
+
+    def lacks_protocol(self, version: int) -> bool:
+        """Whether it leaves out what it must name from version 5 on (KIP-559)."""
+        return version >= PROTOCOL_FROM and None in (self.protocol_type, self.protocol_name)
 
 
 class SyncGroupResponse(Response, api_key=14, versions=(0, 5), flexible=4):

@@ -152,7 +152,7 @@ _RULES = {
     "resource_type_filter": 1,
     "resource_name_filter": None,
     "pattern_type_filter": 1,
-    "principal_filter": None,
+    "principal_filter": "User:without-rules",
     "host_filter": None,
     "operation": 1,
     "permission_type": 1,
@@ -228,6 +228,26 @@ CASES: Final = [
     ),
     Case(
         metadata.MetadataRequest(
+            topics=[metadata.MetadataRequestTopic(name=TOPIC)],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+        ),
+        (8, 13),
+        (DESCRIBE_TOPIC,),
+        note=" with operations",
+    ),
+    Case(
+        metadata.MetadataRequest(
+            topics=[],
+            include_cluster_authorized_operations=True,
+        ),
+        (8, 10),
+        (DESCRIBE,),
+        lambda response, _: response.cluster_authorized_operations == 0,
+        note=" with operations on the cluster",
+    ),
+    Case(
+        metadata.MetadataRequest(
             topics=[metadata.MetadataRequestTopic(name=None, topic_id=TOPIC_ID)]
         ),
         (12, 13),
@@ -285,17 +305,29 @@ CASES: Final = [
         (needs("CREATE", "CLUSTER", ErrorCode.TOPIC_AUTHORIZATION_FAILED),),
         note=" by a right on the cluster",
     ),
-    Case(topics.DeleteTopicsRequest(topic_names=["flights-old"]), (1, 5), (), note=" by name"),
+    Case(
+        topics.DeleteTopicsRequest(topic_names=["flights-old"], timeout_ms=30_000),
+        (1, 5),
+        (),
+        note=" by name",
+    ),
     Case(
         topics.CreatePartitionsRequest(
-            topics=[topics.CreatePartitionsTopic(name=TOPIC, count=1, assignments=None)]
+            topics=[topics.CreatePartitionsTopic(name=TOPIC, count=1, assignments=None)],
+            timeout_ms=30_000,
         ),
         (0, 3),
         (ALTER_TOPIC,),
     ),
     *_CONFIG_CASES,
     Case(configs.ListConfigResourcesRequest(), (0, 1), (needs("DESCRIBE_CONFIGS", "CLUSTER"),)),
-    Case(replicas.DescribeLogDirsRequest(topics=None), (1, 3, 4), (DESCRIBE,)),
+    Case(
+        replicas.DescribeLogDirsRequest(topics=None),
+        (1, 3, 4),
+        (DESCRIBE,),
+        # Version 1 tells the refusal by an answer without directories.
+        lambda response, need: is_refused(response, need) or not response.results,
+    ),
     Case(
         replicas.AlterReplicaLogDirsRequest(
             dirs=[
@@ -372,7 +404,22 @@ CASES: Final = [
     ),
     Case(metadata.UnregisterBrokerRequest(broker_id=9), (0,), (ALTER,)),
     Case(acls.DescribeAclsRequest(**_RULES), (1, 3), (DESCRIBE,)),
-    Case(acls.CreateAclsRequest(creations=[acls.AclCreation(resource_name="")]), (1, 3), (ALTER,)),
+    Case(
+        acls.CreateAclsRequest(
+            creations=[
+                acls.AclCreation(
+                    resource_type=2,
+                    resource_name="",
+                    principal="User:without-rules",
+                    host="*",
+                    operation=3,
+                    permission_type=3,
+                )
+            ]
+        ),
+        (1, 3),
+        (ALTER,),
+    ),
     Case(acls.DeleteAclsRequest(filters=[acls.DeleteAclsFilter(**_RULES)]), (1, 3), (ALTER,)),
     # Groups.
     Case(coordinators.FindCoordinatorRequest(key=GROUP, key_type=0), (0, 3), (DESCRIBE_GROUP,)),
@@ -405,7 +452,18 @@ CASES: Final = [
         (4, 9),
         (READ_GROUP,),
     ),
-    Case(groups.SyncGroupRequest(group_id=GROUP, member_id="m"), (0, 5), (READ_GROUP,)),
+    Case(groups.SyncGroupRequest(group_id=GROUP, member_id="m"), (0, 4), (READ_GROUP,)),
+    Case(
+        groups.SyncGroupRequest(
+            group_id=GROUP, member_id="m", protocol_type="consumer", protocol_name="range"
+        ),
+        (5,),
+        (READ_GROUP,),
+        note=" with its protocol",
+    ),
+    Case(
+        groups.SyncGroupRequest(group_id=GROUP, member_id="m"), (5,), (), note=" without protocol"
+    ),
     Case(groups.HeartbeatRequest(group_id=GROUP, member_id="m"), (0, 4), (READ_GROUP,)),
     Case(groups.LeaveGroupRequest(group_id=GROUP, member_id="m"), (0, 2), (READ_GROUP,)),
     Case(
@@ -415,6 +473,12 @@ CASES: Final = [
         note=" of several members",
     ),
     Case(groups.DescribeGroupsRequest(groups=[GROUP]), (0, 6), (DESCRIBE_GROUP,)),
+    Case(
+        groups.DescribeGroupsRequest(groups=[GROUP], include_authorized_operations=True),
+        (3, 6),
+        (DESCRIBE_GROUP,),
+        note=" with operations",
+    ),
     Case(groups.ListGroupsRequest(), (0, 5), (DESCRIBE_GROUP,), _is_not_listed("groups")),
     Case(groups.DeleteGroupsRequest(groups_names=["pilots-old"]), (0, 2), (), note=" that is gone"),
     Case(
@@ -428,6 +492,14 @@ CASES: Final = [
         consumer_groups.ConsumerGroupDescribeRequest(group_ids=[GROUP]),
         (0, 1),
         (DESCRIBE_GROUP,),
+    ),
+    Case(
+        consumer_groups.ConsumerGroupDescribeRequest(
+            group_ids=[GROUP], include_authorized_operations=True
+        ),
+        (0, 1),
+        (DESCRIBE_GROUP,),
+        note=" with operations",
     ),
     Case(
         group_offsets.OffsetCommitRequest(

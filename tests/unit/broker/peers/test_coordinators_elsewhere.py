@@ -90,7 +90,9 @@ _DELETED = [
         ),
         (
             sync_group,
-            SyncGroupRequest(group_id=GROUP, member_id="m"),
+            SyncGroupRequest(
+                group_id=GROUP, member_id="m", protocol_type="consumer", protocol_name="range"
+            ),
             5,
             lambda answer: answer.error_code,
         ),
