@@ -44,9 +44,8 @@ from tidelog.broker.running import (
 from tidelog.broker.serving import new_server, new_services
 from tidelog.broker.settings.listeners import BoundListener
 from tidelog.broker.settings.live import LiveSettings
-from tidelog.broker.telemetry.families import CountsCollector
+from tidelog.broker.telemetry.families import CountsCollector, UnservedCollector
 from tidelog.broker.telemetry.fault_log import FaultLog
-from tidelog.broker.telemetry.layer_metrics import UnservedCollector
 from tidelog.broker.telemetry.metrics import (
     LARGE_BATCHES_WAITING,
     LEASE_RENEWED,

@@ -25,9 +25,9 @@ from typing import Final, NamedTuple
 
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.partitions.partitions import Partition
-from tidelog.broker.peers.connections import PeerUnreachable
 from tidelog.broker.peers.enlistments import Enlistment
 from tidelog.broker.peers.peers import Peers
+from tidelog.broker.peers.requests import PeerUnreachable
 from tidelog.clock import Clock
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.coordinator.transaction.commands import (

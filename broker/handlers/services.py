@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinate.coordinators import Coordinators
     from tidelog.broker.coordinate.transaction_admission import Admissions
     from tidelog.broker.fairness.slice_turns import SliceTurns
+    from tidelog.broker.ownership.balancer import Rebalances
     from tidelog.broker.ownership.partition_moves import PartitionMoves
-    from tidelog.broker.ownership.rebalances import Rebalances
     from tidelog.broker.partitions.partitions import PartitionRegistry
     from tidelog.broker.quotas.client_quotas import ClientQuotas
     from tidelog.broker.read.fetch_session import FetchSessions

@@ -9,7 +9,7 @@ from typing import Final, Protocol, cast
 
 from tidelog.broker.authentication.attempt import Established
 from tidelog.broker.dispatch.dispatcher import ReadyAnswer
-from tidelog.broker.fairness.displacement import ESTABLISHED_REQUESTS, Idleness
+from tidelog.broker.fairness.connection_limits import ESTABLISHED_REQUESTS, Idleness
 from tidelog.broker.fairness.frame_pace import FramePace
 from tidelog.broker.fairness.progress import TransferProgress
 from tidelog.broker.fairness.turns import COSTLY, Turns

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tidelog.broker.fairness.displacement import Idleness
+from tidelog.broker.fairness.connection_limits import Idleness
 
 
 class Newcomer(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
 from tidelog.broker.authentication.attempt import Established, LoginAttempt, SaslTerms
-from tidelog.broker.fairness.displacement import Idleness
+from tidelog.broker.fairness.connection_limits import Idleness
 from tidelog.broker.handlers.cluster.versions import answer_api_versions, refuse_api_versions
 from tidelog.broker.network.newcomers import Reception
 from tidelog.broker.network.tls_handshake import TlsHandshake

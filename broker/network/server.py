@@ -21,8 +21,7 @@ from tidelog.broker.authentication.sessions import LoginSession
 from tidelog.broker.authentication.tls import ListenerTls
 from tidelog.broker.dispatch.dispatcher import Dispatcher, ReadyAnswer
 from tidelog.broker.fairness.answer_memory import AnswerMemory
-from tidelog.broker.fairness.connection_limits import OF_ALL, ConnectionLimits
-from tidelog.broker.fairness.displacement import Displacement
+from tidelog.broker.fairness.connection_limits import OF_ALL, ConnectionLimits, Displacement
 from tidelog.broker.fairness.frame_pace import FramePace, ReceiveLimits
 from tidelog.broker.fairness.request_memory import RequestMemory
 from tidelog.broker.fairness.turns import Turns

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from tidelog.broker.fairness.displacement import Idleness
+from tidelog.broker.fairness.connection_limits import Idleness
 from tidelog.broker.network.newcomers import Reception
 from tidelog.clock import Clock
 

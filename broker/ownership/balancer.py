@@ -1,4 +1,4 @@
-"""Keeps this broker at its fair share of the cluster's partitions (`balance`).
+"""Keeps this broker at its fair share of the cluster's partitions (`assignment`).
 
 A broker that has more than its share gives the rest to those that have less. It looks when brokers
 have come or gone, and at intervals. After a fence it waits a session timeout, because the others
@@ -9,23 +9,30 @@ A failed group changes nothing: its partitions stay, and the next look plans ane
 
 While this broker is being drained, it gives away all that it has, and what it is still given. An
 operator asked for that, as for `rebalance`: neither the settings nor the moves of a minute hold
-them up. The drain is in the metadata log, so it goes on whatever becomes of the broker that was
-asked.
+them up. The drain is in the metadata log, so it goes on if the asked broker ends.
+
+Only the owner of a partition gives it away (C3). So the broker that an operator asks for a
+`rebalance` passes the request on to all others, once. A lost request has moved partitions or
+nothing; the operator may repeat it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
 from tidelog.broker.ownership.partition_giving import PartitionGiving
 from tidelog.broker.ownership.partition_moves import MOVES_AT_ONCE_MAX
+from tidelog.broker.peers.peers import Peers
+from tidelog.broker.peers.rebalances import Rebalanced
+from tidelog.broker.peers.requests import PeerUnreachable
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.clock import Clock
+from tidelog.concurrency import all_results
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.membership.balance import plan_moves
+from tidelog.coordinator.cluster.membership.assignment import plan_moves
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     BrokerRegistered,
@@ -33,8 +40,11 @@ from tidelog.coordinator.cluster.records.records import (
     IncarnationRetired,
     Record,
 )
-from tidelog.errors import Refused
-from tidelog.identifiers import Incarnation
+from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
+from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.errors import Refused, TidelogError
+from tidelog.identifiers import BrokerId, Incarnation
+from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.object_store import StoreError
 
 logger = logging.getLogger(__name__)
@@ -148,3 +158,41 @@ class Balancer:
                     continue
             self._look_at = self._clock.monotonic() + pause_ms / 1000
             self._news.set()
+
+
+class Rebalances:
+    """One broker's part in balancing the cluster at once."""
+
+    def __init__(
+        self,
+        state: Callable[[], ClusterState],
+        me: Incarnation,
+        balancer: Balancer,
+        peers: Peers,
+    ) -> None:
+        self._state = state
+        self._me = me
+        self._balancer = balancer
+        self._peers = peers
+
+    async def rebalance(self, *, passes_on: bool) -> Mapping[BrokerId, Rebalanced]:
+        """What each broker gave away. `passes_on`: ask the others too."""
+        others = [each for each in self._state().live_brokers() if each.incarnation != self._me]
+        asked = [self._ask(each) for each in others] if passes_on else []
+        own, *theirs = await all_results([self._give(), *asked])
+        found = {self._me.broker_id: own}
+        if passes_on:
+            found |= zip((each.broker_id for each in others), theirs, strict=True)
+        return found
+
+    async def _give(self) -> Rebalanced:
+        try:
+            return Rebalanced(await self._balancer.rebalance())
+        except TidelogError as error:
+            return Rebalanced(0, ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+
+    async def _ask(self, other: BrokerInfo) -> Rebalanced:
+        try:
+            return await self._peers.rebalance(other.epoch, other.broker_id)
+        except PeerUnreachable as error:
+            return Rebalanced(0, ErrorCode.REQUEST_TIMED_OUT, str(error))

@@ -9,11 +9,10 @@ from tidelog.broker.append.write_path import WritePath
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.membership import Membership
-from tidelog.broker.ownership.balancer import Balancer
+from tidelog.broker.ownership.balancer import Balancer, Rebalances
 from tidelog.broker.ownership.partition_giving import PartitionGiving
 from tidelog.broker.ownership.partition_moves import PartitionMoves
 from tidelog.broker.ownership.partition_recovery import PartitionRecovery
-from tidelog.broker.ownership.rebalances import Rebalances
 from tidelog.broker.peers.peers import Peers
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.client.security import ClientSecurity

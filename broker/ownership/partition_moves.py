@@ -12,10 +12,10 @@ from typing import Final
 
 from tidelog.broker.ownership.partition_giving import PartitionGiving
 from tidelog.broker.ownership.partition_recovery import PartitionRecovery
-from tidelog.broker.peers.connections import PeerUnreachable
 from tidelog.broker.peers.moves import Move, MoveOutcome
 from tidelog.broker.peers.peers import Peers
 from tidelog.broker.peers.reassignments import MoveUnderWay
+from tidelog.broker.peers.requests import PeerUnreachable
 from tidelog.clock import Clock
 from tidelog.concurrency import all_results
 from tidelog.coordinator.cluster.membership.draining import is_drained, not_live

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tidelog.broker.peers.connections import PeerConnections
 from tidelog.broker.peers.enlistments import Enlisted, Enlistment, EnlistmentForm
 from tidelog.broker.peers.hints import HintForm
 from tidelog.broker.peers.markers import MarkerCodes, MarkerForm, RemoteMarkers
@@ -13,7 +12,7 @@ from tidelog.broker.peers.metrics import PeerMetrics
 from tidelog.broker.peers.moves import Move, MoveForm, MoveOutcome
 from tidelog.broker.peers.reassignments import MoveUnderWay, ReassignmentForm
 from tidelog.broker.peers.rebalances import Rebalanced, RebalanceForm
-from tidelog.broker.peers.requests import PeerRequests
+from tidelog.broker.peers.requests import PeerConnections, PeerRequests
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.client.security import ClientSecurity
 from tidelog.client.settings import ClientSettings

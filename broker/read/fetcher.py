@@ -11,8 +11,15 @@ from tidelog.broker.fairness.answer_memory import AnswerMemory
 from tidelog.broker.fairness.slice_turns import SliceTurns
 from tidelog.broker.partitions.partitions import Partition, PartitionError, Waiter, WaitQueue
 from tidelog.broker.read.fetch_session import FetchTarget
-from tidelog.broker.read.tiered_log import Loaded, TieredLog
-from tidelog.broker.read.tiers import LogPiece, LogRange, LogSlice, ReadAhead, in_turn
+from tidelog.broker.read.tiers import (
+    Loaded,
+    LogPiece,
+    LogRange,
+    LogSlice,
+    ReadAhead,
+    TieredLog,
+    in_turn,
+)
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError

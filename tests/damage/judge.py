@@ -15,7 +15,7 @@ from tests.damage.rich_bucket import PARTITIONS, RichBucket, Truth, small_interv
 from tests.unit.broker.one_broker import OneBroker, batch
 from tests.unit.broker.transactional_client import GROUP, committed_offset, loaded
 from tests.unit.bucket.fsck.checked_bucket import checked
-from tidelog.broker.telemetry.layer_metrics import UnservedCollector
+from tidelog.broker.telemetry.families import UnservedCollector
 from tidelog.bucket.fsck.faults import Fault
 from tidelog.errors import CorruptObject
 from tidelog.protocol.error_codes import ErrorCode

@@ -9,7 +9,7 @@ Failures:
 
 - The process dies before a slot's PUT: no record in it was acknowledged, and the bucket has none.
 - It dies while slots are in flight: each of them may or may not be in the bucket. The successor
-  keeps the slots below the first missing one, puts a seal there (`fencing`), and ignores the slots
+  keeps the slots below the first missing one, puts a seal there (`wal_end`), and ignores the slots
   after it. A kept record may never have been acknowledged: its acknowledgement is lost. An
   idempotent producer retries it, and the partition recognises the duplicate.
 - It dies after a slot was confirmed: the slot is in the bucket, below every seal, and is recovered.

@@ -13,7 +13,7 @@ from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import ClusterServices
 from tidelog.broker.peers.moves import Move, MoveOutcome
-from tidelog.coordinator.cluster.membership.balance import plan_election
+from tidelog.coordinator.cluster.membership.assignment import plan_election
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode

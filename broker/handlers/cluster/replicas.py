@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import ClusterServices
-from tidelog.broker.peers.connections import PeerUnreachable
 from tidelog.broker.peers.moves import Move, MoveOutcome
+from tidelog.broker.peers.requests import PeerUnreachable
 from tidelog.broker.topics.topic_creation import TopicRefused, named_owner
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import BrokerId, TopicPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from tidelog.broker.read.read_gate import ReadGate
+from tidelog.broker.read.flights import ReadGate
 from tidelog.identifiers import TopicPartition
 from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore

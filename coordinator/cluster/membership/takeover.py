@@ -31,7 +31,7 @@ from tidelog.identifiers import Epoch, Incarnation, Slot, TopicId, TopicPartitio
 from tidelog.storage.object_store import ObjectStore, StoreNotApplied
 from tidelog.storage.sequence import AppendUndecided, SequenceGone
 from tidelog.wal.format.object_format import wal_key, wal_prefix
-from tidelog.wal.recover.fencing import WalEnd, seal
+from tidelog.wal.recover.wal_end import WalEnd, seal
 
 SEAL_ATTEMPTS_MAX = 5
 KEYS_SHOWN = 10

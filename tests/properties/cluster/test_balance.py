@@ -8,8 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.coordinator.cluster.samples import CLUSTER, after, registered
-from tidelog.coordinator.cluster.membership.assignment import spread
-from tidelog.coordinator.cluster.membership.balance import plan_election, plan_moves
+from tidelog.coordinator.cluster.membership.assignment import plan_election, plan_moves, spread
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     DrainChanged,

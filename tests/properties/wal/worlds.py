@@ -21,8 +21,8 @@ from tidelog.storage.stores.retrying import RetryingStore
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.tenure import Tenure
-from tidelog.wal.recover.fencing import seal
 from tidelog.wal.recover.recovery import Recovered, recover
+from tidelog.wal.recover.wal_end import seal
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.checkpoint import Checkpointer
 from tidelog.wal.write.checkpoint_images import CheckpointImages

@@ -24,8 +24,8 @@ from tidelog.coordinator.transaction.decision import Markers
 from tidelog.identifiers import Epoch, Incarnation, Slot, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.object_store import Buffer, ObjectStore
-from tidelog.wal.recover import fencing
-from tidelog.wal.recover.fencing import WalEnd
+from tidelog.wal.recover import wal_end
+from tidelog.wal.recover.wal_end import WalEnd
 from tidelog.wal.write.checkpoint import newest_checkpoint
 from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
 
@@ -233,14 +233,14 @@ def _drained_gets_partitions() -> list[Patch]:
 
 def _reassign_before_seal() -> list[Patch]:
     """A take-over divides the partitions by the gap that it sees, and seals the WAL afterwards."""
-    right = fencing.seal
+    right = wal_end.seal
     sealing: set[asyncio.Task[WalEnd]] = set()
 
     async def seal(
         store: ObjectStore, clock: Any, entropy: Any, dead: Incarnation, *others: Any
     ) -> WalEnd:
         floor = await newest_checkpoint(store, dead) or Slot(0)
-        end = await fencing.guess_tail(store, dead, floor)
+        end = await wal_end.guess_tail(store, dead, floor)
 
         async def late() -> WalEnd:
             await asyncio.sleep(_SEALING_SECONDS)

@@ -29,8 +29,8 @@ from tidelog.wal.log import partition_log
 from tidelog.wal.log.extents import SlotEffect
 from tidelog.wal.log.partition_log import AppendedBatch, PartitionLog
 from tidelog.wal.log.producer_state import ProducerState
-from tidelog.wal.recover import fencing
-from tidelog.wal.recover.fencing import WalEnd
+from tidelog.wal.recover import wal_end
+from tidelog.wal.recover.wal_end import WalEnd
 from tidelog.wal.write.checkpoint import newest_checkpoint
 from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
 from tidelog.wal.write.writer import Told, WalLost, WalWriter
@@ -123,14 +123,14 @@ def _no_seal() -> list[Patch]:
 
     async def seal(store: ObjectStore, _clock: Any, _entropy: Any, dead: Any, *_: Any) -> WalEnd:
         floor = await newest_checkpoint(store, dead) or Slot(0)
-        return WalEnd(await fencing.guess_tail(store, dead, floor))
+        return WalEnd(await wal_end.guess_tail(store, dead, floor))
 
     return [(takeover, "seal", seal)]
 
 
 def _end_too_low() -> list[Patch]:
     """A take-over stops reading one slot before the seal."""
-    right = fencing.seal
+    right = wal_end.seal
 
     async def seal(*arguments: Any) -> WalEnd:
         return WalEnd(Slot(max(0, (await right(*arguments)).slot - 1)))

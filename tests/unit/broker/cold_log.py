@@ -17,7 +17,7 @@ from tidelog.broker.read.segments.chunk_reads import ChunkReads
 from tidelog.broker.read.segments.cold_reader import ColdReader
 from tidelog.broker.read.segments.cold_times import ColdTimes
 from tidelog.broker.read.segments.segment_indexes import SegmentIndexes
-from tidelog.broker.read.tiered_log import TieredLog
+from tidelog.broker.read.tiers import TieredLog
 from tidelog.broker.read.wal_tier import LogReader, WalTier
 from tidelog.broker.tables.tables import Tables
 from tidelog.broker.telemetry.fault_log import FaultLog

@@ -25,7 +25,7 @@ from tidelog.broker.options import BrokerOptions
 from tidelog.broker.settings.listeners import is_wildcard
 from tidelog.broker.settings.loading import load_settings
 from tidelog.broker.settings.settings import BrokerSettings
-from tidelog.broker.telemetry.layer_metrics import StoreCollector
+from tidelog.broker.telemetry.families import StoreCollector
 from tidelog.broker.telemetry.log_format import FORMATTERS, LEVELS, configure_logging
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.broker.telemetry.process_memory import settle_garbage, tune_allocator

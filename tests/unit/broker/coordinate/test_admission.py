@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tidelog.broker.coordinate.transaction_admission import Admission, Admissions, Wanted
-from tidelog.broker.peers.connections import PeerUnreachable
 from tidelog.broker.peers.enlistments import Enlisted, Enlistment
+from tidelog.broker.peers.requests import PeerUnreachable
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.coordinator.transaction.commands import (
     AddPartitions,

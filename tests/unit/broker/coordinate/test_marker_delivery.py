@@ -15,8 +15,8 @@ from tests.unit.broker.one_broker import until
 from tidelog.broker.coordinate.marker_delivery import RETRY_SECONDS, MarkerDelivery
 from tidelog.broker.partitions.log_writer import EndedTransaction
 from tidelog.broker.partitions.partitions import PartitionError
-from tidelog.broker.peers.connections import PeerUnreachable
 from tidelog.broker.peers.markers import RemoteMarkers
+from tidelog.broker.peers.requests import PeerUnreachable
 from tidelog.coordinator.runtime import RuntimeState
 from tidelog.coordinator.transaction.commands import MarkersSettled, Reply
 from tidelog.coordinator.transaction.decision import Markers

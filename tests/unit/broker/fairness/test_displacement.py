@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.broker.fairness.displacement import (
+from tidelog.broker.fairness.connection_limits import (
     FOUND_AT_ONCE,
     PAUSE_SECONDS,
     Displacement,

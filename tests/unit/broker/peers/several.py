@@ -11,7 +11,7 @@ from typing import Any
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World
 from tests.unit.broker.ownership.test_several_brokers import epoch_of
 from tests.unit.broker.transactional_client import FIRST, SECOND, TransactionalClient
-from tidelog.broker.peers.connections import PeerUnreachable
+from tidelog.broker.peers.requests import PeerUnreachable
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.records import TopicCreated
 from tidelog.coordinator.cluster.records.topics import new_topic_id

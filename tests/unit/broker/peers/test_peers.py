@@ -11,8 +11,8 @@ import pytest
 from tests.unit.broker.peers.test_forms import MARKERS, P, R, marked
 from tests.unit.client.scripted_broker import ScriptedBroker
 from tests.unit.client.simulated import World, play
-from tidelog.broker.peers.connections import PeerUnreachable
 from tidelog.broker.peers.peers import Peers
+from tidelog.broker.peers.requests import PeerUnreachable
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, TopicPartition

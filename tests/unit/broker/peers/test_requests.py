@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.peers.connections import PeerUnreachable
 from tidelog.broker.peers.metrics import PeerMetrics
 from tidelog.broker.peers.requests import (
     BACKOFF_SECONDS_MAX,
@@ -17,6 +16,7 @@ from tidelog.broker.peers.requests import (
     SIZE_MAX,
     WAITING_MAX,
     PeerRequests,
+    PeerUnreachable,
 )
 from tidelog.identifiers import Epoch
 from tidelog.protocol.errors import MalformedMessage

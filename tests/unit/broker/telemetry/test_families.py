@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.broker.one_broker import World, run
-from tidelog.broker.telemetry.families import CountsCollector
-from tidelog.broker.telemetry.layer_metrics import StoreCollector
+from tidelog.broker.telemetry.families import CountsCollector, StoreCollector
 from tidelog.clock import SystemClock
 from tidelog.counts import Durations, counter, gauge, histogram, timestamp
 from tidelog.storage.stores.memory import MemoryStore

@@ -23,7 +23,7 @@ from tidelog.identifiers import LeaderEpoch, Slot
 from tidelog.storage.object_store import ByteRange, ObjectNotFound
 from tidelog.storage.stores.faulty import FaultRates, StoreFault
 from tidelog.wal.format.object_format import ObjectKind, decode_header, encode_header, wal_key
-from tidelog.wal.recover.fencing import BARRIERS, WalEnd, seal
+from tidelog.wal.recover.wal_end import BARRIERS, WalEnd, seal
 from tidelog.wal.write.buffer import SlotBuffer
 from tidelog.wal.write.checkpoint import checkpoint_key, encode_checkpoint
 from tidelog.wal.write.slot_entries import BatchEntry

@@ -9,8 +9,12 @@ from uuid import UUID
 import pytest
 
 from tests.unit.coordinator.cluster.samples import CLUSTER, after, registered
-from tidelog.coordinator.cluster.membership.assignment import Placement, assign_evenly, spread
-from tidelog.coordinator.cluster.membership.balance import plan_moves
+from tidelog.coordinator.cluster.membership.assignment import (
+    Placement,
+    assign_evenly,
+    plan_moves,
+    spread,
+)
 from tidelog.coordinator.cluster.membership.draining import DrainRefused, NotLive, drain_changes
 from tidelog.coordinator.cluster.records.records import (
     BROKER_VERSION,

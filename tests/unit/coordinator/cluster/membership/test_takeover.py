@@ -22,7 +22,7 @@ from tidelog.wal.format.object_format import (
     encode_header,
     wal_key,
 )
-from tidelog.wal.recover.fencing import BARRIERS
+from tidelog.wal.recover.wal_end import BARRIERS
 from tidelog.wal.write.checkpoint import checkpoint_key
 
 IN_FLIGHT_MAX = 4
