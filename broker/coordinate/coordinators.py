@@ -35,14 +35,14 @@ from tidelog.coordinator.decision import ID_LENGTH_MAX, Decision
 from tidelog.coordinator.group.commands import ForgetTopics, Reply
 from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.records.log_records import GroupRecord
-from tidelog.coordinator.group.requests.admission import (
+from tidelog.coordinator.group.requests.classic_rebalance import GroupDecision
+from tidelog.coordinator.group.requests.limits import (
     GROUP_BYTES_MAX,
     GROUPS_BYTES_MAX,
     GROUPS_MAX,
     MEMBER_BYTES_MAX,
     GroupBudgets,
 )
-from tidelog.coordinator.group.requests.classic_rebalance import GroupDecision
 from tidelog.coordinator.group.settings import ConsumerTimeouts, GroupSettings
 from tidelog.coordinator.group.state_table import GroupTable
 from tidelog.coordinator.internal_topics import (
@@ -61,13 +61,13 @@ from tidelog.coordinator.snapshots import (
 )
 from tidelog.coordinator.transaction import commands as transaction_commands
 from tidelog.coordinator.transaction import log_records as transaction_records
-from tidelog.coordinator.transaction.admission import (
+from tidelog.coordinator.transaction.decision import TransactionDecision
+from tidelog.coordinator.transaction.limits import (
     TRANSACTION_PARTITIONS_MAX,
     TRANSACTIONAL_IDS_MAX,
     TRANSACTIONS_PARTITIONS_MAX,
     TransactionBudgets,
 )
-from tidelog.coordinator.transaction.decision import TransactionDecision
 from tidelog.coordinator.transaction.machine import TransactionMachine
 from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.state_table import TransactionTable

@@ -61,7 +61,7 @@ class RequestOrder:
         self._in_service: dict[int, int] = {}
         self._is_unsettled = False
 
-    def admits(self, api_key: int) -> bool:
+    def may_begin(self, api_key: int) -> bool:
         """Whether a request may begin now."""
         if not self._in_service and not self._is_unsettled:
             return True

@@ -1,15 +1,15 @@
 """The memory of clients' requests over all connections. Pure.
 
 A request counts from its first byte until its answer, by its received bytes. When its size is known
-and more of it has to arrive, it is admitted, and its full size counts. A connection with an
-unadmitted request waits. A connection without a request also waits, while the limit is reached. An
-admitted request may always continue: if it stalls, its client is at fault.
+and more of it has to arrive, its memory is reserved: its full size counts. Until then its
+connection waits. A connection without a request also waits, while the limit is reached. A request
+with reserved memory may always continue: if it stalls, its client is at fault.
 
 Large requests share a part of the memory, and very large ones a part of that. So small requests
 never wait for large ones.
 
-At least one request is admitted, even above the limit. So held bytes stay below the limit, plus one
-request, plus one read of each connection.
+Memory for one request is reserved even above the limit. So held bytes stay below the limit, plus
+one request, plus one read of each connection.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class RequestMemory(Generic[C]):
         self._begun: tuple[_Queue[C], ...] = tuple(_Queue(each) for each in self._classes)
         self._idle: _Queue[C] = _Queue(self._all)
         self._queues = (*self._begun, self._idle)
-        self._admitted = 0
-        """Admitted requests that are incomplete."""
+        self._reserved = 0
+        """Incomplete requests with reserved memory."""
         self._turns = 0
         self.requests = 0
         """Complete requests without an answer."""
 
     @property
     def bytes_held(self) -> int:
-        """Received bytes without an answer, and the rest of admitted requests."""
+        """Received bytes without an answer, and the rest of reserved memory."""
         return self._all.bytes_held
 
     @property
@@ -62,17 +62,17 @@ class RequestMemory(Generic[C]):
 
     @property
     def read_bytes_max(self) -> int:
-        """The bytes that the next read may deliver, unless it continues an admitted request."""
+        """The bytes that the next read may deliver, unless its memory is reserved."""
         return EXHAUSTED_READ_BYTES if self._all.is_full else SCRATCH_BYTES
 
     def received(self, size: int, requests: int) -> None:
-        """Count `size` bytes that were not admitted before, and newly complete requests."""
+        """Count `size` bytes that were not reserved before, and newly complete requests."""
         self._all.bytes_held += size
         self.requests += requests
 
     def completed(self) -> None:
-        """An admitted request is complete."""
-        self._admitted -= 1
+        """A request with reserved memory is complete."""
+        self._reserved -= 1
         self.requests += 1
 
     def answered(self, size: int) -> None:
@@ -81,13 +81,13 @@ class RequestMemory(Generic[C]):
         assert self.requests >= 0
         self._give_back(size)
 
-    def abandoned(self, size: int, *, admitted: bool) -> None:
+    def abandoned(self, size: int, *, reserved: bool) -> None:
         """Release an incomplete request.
 
-        `size`: its full size if it was admitted, otherwise its received bytes.
+        `size`: its full size if that was reserved, otherwise its received bytes.
         """
-        self._admitted -= admitted
-        assert self._admitted >= 0
+        self._reserved -= reserved
+        assert self._reserved >= 0
         self._give_back(size)
 
     def withdraw(self, connection: C) -> None:
@@ -95,11 +95,11 @@ class RequestMemory(Generic[C]):
         for queue in self._queues:
             queue.waiting.pop(connection, None)
 
-    def admit(self, connection: C, size: int, received: int) -> bool:
+    def reserve(self, connection: C, size: int, received: int) -> bool:
         """Whether the connection may continue to read; if not, it waits.
 
-        `size` and `received` are of its incomplete request, which this admits. With `size` 0 it has
-        none.
+        `size` and `received` are of its incomplete request, whose memory this reserves. With `size`
+        0 it has none.
         """
         if not size and not self._all.is_full:
             self._idle.waiting.pop(connection, None)
@@ -112,7 +112,7 @@ class RequestMemory(Generic[C]):
             return False
         queue.waiting.pop(connection, None)
         if size:
-            self._admitted += 1
+            self._reserved += 1
             self._all.bytes_held += size - received
             for each in self._classes[1:]:
                 if size > each.above:
@@ -120,7 +120,7 @@ class RequestMemory(Generic[C]):
         return True
 
     def next_reader(self) -> C | None:
-        """The next waiting connection that would now be admitted; None if none would be.
+        """The next waiting connection whose request now fits; None if none does.
 
         It no longer waits: it has to ask again.
         """
@@ -147,7 +147,7 @@ class RequestMemory(Generic[C]):
         return self._begun[(size > LARGE_BYTES) + (size > VERY_LARGE_BYTES)]
 
     def _fits(self, own: _Class, size: int) -> bool:
-        if size and not self._admitted:
+        if size and not self._reserved:
             return True
         for each in self._classes:
             if each.is_full:

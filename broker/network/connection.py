@@ -92,7 +92,7 @@ class ServedConnection:
         """Received bytes of an incomplete request."""
         self._announced = 0
         """The full size of that request; 0 while unknown."""
-        self._admitted = False
+        self._reserved = False
         self._serving = 0
         self.requests_begun = 0
         self._blocked_bytes = 0
@@ -117,7 +117,7 @@ class ServedConnection:
     @property
     def waits(self) -> bool:
         """Whether a received request may start."""
-        return self._is_next_accepted() and self._order.admits(api_key_of(self._frames[0]))
+        return self._is_next_accepted() and self._order.may_begin(api_key_of(self._frames[0]))
 
     @property
     def next_is_cheap(self) -> bool:
@@ -158,11 +158,11 @@ class ServedConnection:
         for frame in frames:
             self._frames.append(frame)
             complete += len(frame) + SIZE_PREFIX_BYTES
-        if not self._admitted:
+        if not self._reserved:
             self._memory.received(size, len(frames))
         elif frames:
-            # An admitted request arrives in a buffer of its own, alone.
-            self._admitted = False
+            # A request with reserved memory arrives in a buffer of its own, alone.
+            self._reserved = False
             self._memory.completed()
         self._request_bytes += complete
         self._part += size - complete
@@ -178,7 +178,7 @@ class ServedConnection:
             return None
         frame = self._frames[0]
         api_key = api_key_of(frame)
-        if not self._order.admits(api_key):
+        if not self._order.may_begin(api_key):
             return None
         self._frames.popleft()
         size = len(frame) + SIZE_PREFIX_BYTES
@@ -290,10 +290,10 @@ class ServedConnection:
             and self._request_bytes < self._request_bytes_max
             and self._has_room()
         ):
-            if not self._admitted:
-                if not self._memory.admit(self, self._announced, self._part):
+            if not self._reserved:
+                if not self._memory.reserve(self, self._announced, self._part):
                     return False
-                self._admitted = self._announced > 0
+                self._reserved = self._announced > 0
             return True
         self._memory.withdraw(self)
         return False
@@ -325,7 +325,7 @@ class ServedConnection:
         for frame in self._frames:
             self._end_request(len(frame) + SIZE_PREFIX_BYTES)
         self._frames.clear()
-        size = self._announced if self._admitted else self._part
-        self._memory.abandoned(size, admitted=self._admitted)
+        size = self._announced if self._reserved else self._part
+        self._memory.abandoned(size, reserved=self._reserved)
         self._part = self._announced = 0
-        self._admitted = False
+        self._reserved = False

@@ -187,7 +187,7 @@ class _Serving:
 
     async def _answer(self, head: bytes) -> bytes:
         request = _Request(head)
-        is_admitted = request.understood and self._access.admits(request.authorization)
+        is_authorized = request.understood and self._access.is_authorized(request.authorization)
         if not request.understood:
             pass
         elif request.command not in ("GET", "HEAD"):
@@ -197,10 +197,10 @@ class _Serving:
             problems = list(self._health())
             status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
             document: dict[str, Any] = {"healthy": not problems}
-            if is_admitted:
+            if is_authorized:
                 document["problems"] = problems
             request.answer_json(status, document)
-        elif not is_admitted:
+        elif not is_authorized:
             request.answer_json(HTTPStatus.UNAUTHORIZED, {"error": "a bearer token is needed"})
         elif request.asked != "/metrics":
             request.answer_json(HTTPStatus.NOT_FOUND, {"error": "only /healthz and /metrics"})

@@ -47,7 +47,7 @@ class HttpAccess:
             return []
         return [name for name, given in ((KEYSTORE, self.tls), (TOKEN, self.token)) if not given]
 
-    def admits(self, authorization: str | None) -> bool:
+    def is_authorized(self, authorization: str | None) -> bool:
         """Whether a request with this `Authorization` header may see everything."""
         if not self.token:
             return True

@@ -354,7 +354,7 @@ class KafkaServer:
         `is_new`: it has not arrived before, in another protocol's care.
         """
         limit = "closing" if self._closing else self._limits.violated(host)
-        if limit is None and is_new and not self._rates.admits(host, self._clock.monotonic()):
+        if limit is None and is_new and not self._rates.accepts(host, self._clock.monotonic()):
             limit = QuotaKey.CONNECTION_CREATION_RATE
         if limit in OF_ALL and (idle := self._displacement.next(self._clock.monotonic())):
             idle.evict("displaced", f"{limit} is reached, and a new connection takes its place")

@@ -37,10 +37,10 @@ class ConnectionRates:
         if not self._quotas:
             self._rates.clear()
 
-    def admits(self, host: str, now: float) -> bool:
+    def accepts(self, host: str, now: float) -> bool:
         """Count a new connection from an address; False if its quota forbids it.
 
-        A refused connection does not count. So a client that keeps trying is admitted at the rate
+        A refused connection does not count. So a client that keeps trying is accepted at the rate
         of its quota.
         """
         if not self._quotas:

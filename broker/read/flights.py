@@ -16,7 +16,7 @@ from tidelog.wal.read.read_cache import ReadMemory
 
 
 class ReadGate:
-    """Admits reads in order, within a number and a sum of bytes; one is always admitted."""
+    """Lets reads begin in order, within a number and a sum of bytes; one may always run."""
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self._count_max = count_max
@@ -26,7 +26,7 @@ class ReadGate:
         self._queue: deque[tuple[asyncio.Future[None], int]] = deque()
 
     async def enter(self, size: int) -> None:
-        """Wait for admission. Must be followed by `leave`."""
+        """Wait until the read may begin. Must be followed by `leave`."""
         if not self._queue and self._fits(size):
             self._count += 1
             self._bytes += size

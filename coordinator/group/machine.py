@@ -55,7 +55,6 @@ from tidelog.coordinator.group.records.log_records import (
     StoredGroup,
     TransactionEnded,
 )
-from tidelog.coordinator.group.requests.admission import GroupAdmission, GroupBudgets, unlimited
 from tidelog.coordinator.group.requests.classic_members import ClassicMembers
 from tidelog.coordinator.group.requests.classic_membership import ClassicMembership
 from tidelog.coordinator.group.requests.classic_rebalance import (
@@ -67,6 +66,7 @@ from tidelog.coordinator.group.requests.classic_rebalance import (
 )
 from tidelog.coordinator.group.requests.consumer_groups import ConsumerGroups, is_empty, not_found
 from tidelog.coordinator.group.requests.consumer_membership import MembershipRefusal
+from tidelog.coordinator.group.requests.limits import GroupBudgets, GroupLimits, unlimited
 from tidelog.coordinator.group.requests.migration import Migration
 from tidelog.coordinator.group.requests.offset_requests import OffsetRequests
 from tidelog.coordinator.group.requests.removals import GroupRemovals
@@ -103,17 +103,15 @@ class GroupMachine:
         offset's topic is deleted, by name and, if the offset has it, id.
         """
         self._settings = settings
-        self._admission = GroupAdmission(settings, budgets or unlimited())
+        self._limits = GroupLimits(settings, budgets or unlimited())
         self._timers: Timers[Timer] = Timers()
         self._rebalancer = Rebalancer(settings, self._timers)
-        self._membership = ClassicMembership(
-            settings, self._timers, self._rebalancer, self._admission
-        )
+        self._membership = ClassicMembership(settings, self._timers, self._rebalancer, self._limits)
         self._groups: dict[str, ClassicGroup] = {}
         self._stored: dict[str, StoredGroup] = {}
         self._offsets = CommittedOffsets()
         self._consumers = ConsumerGroups(
-            settings, self._timers, timeouts_of or settings.consumer_timeouts, self._admission
+            settings, self._timers, timeouts_of or settings.consumer_timeouts, self._limits
         )
         self._classic_members = ClassicMembers(self._timers, self._consumers.membership)
         self._migration = Migration(settings, self._rebalancer, self._groups, self._consumers)
@@ -123,7 +121,7 @@ class GroupMachine:
             self._consumers,
             self._offsets,
             self._rebalancer,
-            self._admission,
+            self._limits,
         )
         self._removals = GroupRemovals(
             settings,
@@ -177,16 +175,16 @@ class GroupMachine:
             case _:
                 self._consumers.apply(record)
                 self._measure(record.group_id)
-        self._admission.hold(self._offsets)
+        self._limits.hold(self._offsets)
 
     def close(self) -> None:
         """Give the used room back: the machine gets no more calls."""
-        self._admission.close()
+        self._limits.close()
 
     def _measure(self, group_id: str) -> None:
         group, consumers = self._groups.get(group_id), self._consumers.get(group_id)
-        self._admission.measure(group_id, group, consumers)
-        self._admission.hold(self._offsets)
+        self._limits.measure(group_id, group, consumers)
+        self._limits.hold(self._offsets)
 
     def capture(self) -> Iterator[GroupRecord]:
         """The records that bring a new machine into the present state."""
@@ -310,7 +308,7 @@ class GroupMachine:
             <= settings.session_timeout_ms_max
         ):
             error = ErrorCode.INVALID_SESSION_TIMEOUT
-        elif (no_room := self._admission.join(join, group, consumer_group)) is not None:
+        elif (no_room := self._limits.join(join, group, consumer_group)) is not None:
             turn.limits.append(no_room.limit)
             error = no_room.error
         elif consumer_group is not None and not is_empty(consumer_group):
@@ -378,7 +376,7 @@ class GroupMachine:
     def _no_room(self, heartbeat: ConsumerHeartbeat, turn: GroupTurn) -> MembershipRefusal | None:
         group_id = heartbeat.group_id
         group, consumers = self._groups.get(group_id), self._consumers.get(group_id)
-        no_room = self._admission.heartbeat(heartbeat, group, consumers)
+        no_room = self._limits.heartbeat(heartbeat, group, consumers)
         if no_room is None:
             return None
         turn.limits.append(no_room.limit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tidelog.coordinator.decision import Token
-from tidelog.coordinator.transaction.admission import TransactionAdmission
 from tidelog.coordinator.transaction.commands import (
     AddPartitions,
     AddReply,
@@ -14,6 +13,7 @@ from tidelog.coordinator.transaction.commands import (
     VerifyReply,
 )
 from tidelog.coordinator.transaction.decision import TransactionTurn
+from tidelog.coordinator.transaction.limits import TransactionLimits
 from tidelog.coordinator.transaction.states import TransactionState
 from tidelog.coordinator.transaction.transaction import EPOCH_MAX, Transaction
 from tidelog.protocol.error_codes import ErrorCode
@@ -49,7 +49,7 @@ def is_next_identity(transaction: Transaction, identity: Identity) -> bool:
 def add_partitions(
     asked: AddPartitions,
     before: Transaction | None,
-    admission: TransactionAdmission,
+    limits: TransactionLimits,
     token: Token,
     turn: TransactionTurn,
 ) -> None:
@@ -65,7 +65,7 @@ def add_partitions(
     after = before
     if not asked.partitions <= enlisted:
         after = before.enlisting(asked.partitions, asked.client_version, turn.now.time_ms)
-        error = admission.enlist(before, after, turn)
+        error = limits.enlist(before, after, turn)
         if error is not ErrorCode.NONE:
             turn.reply(token, AddReply(error))
             return

@@ -17,11 +17,6 @@ from itertools import islice
 
 from tidelog.coordinator.decision import Now, Token
 from tidelog.coordinator.timers import Timers
-from tidelog.coordinator.transaction.admission import (
-    TransactionAdmission,
-    TransactionBudgets,
-    unlimited,
-)
 from tidelog.coordinator.transaction.commands import (
     AddPartitions,
     Command,
@@ -43,6 +38,11 @@ from tidelog.coordinator.transaction.decision import (
 from tidelog.coordinator.transaction.ending import end_transaction
 from tidelog.coordinator.transaction.enlistment import add_partitions, verify_partitions
 from tidelog.coordinator.transaction.initialisation import init_producer
+from tidelog.coordinator.transaction.limits import (
+    TransactionBudgets,
+    TransactionLimits,
+    unlimited,
+)
 from tidelog.coordinator.transaction.listing import describe
 from tidelog.coordinator.transaction.log_records import (
     TransactionRecord,
@@ -80,7 +80,7 @@ class TransactionMachine:
         `budgets`: shared with the other coordinators of the broker.
         """
         self._settings = settings
-        self._admission = TransactionAdmission(settings, budgets or unlimited())
+        self._limits = TransactionLimits(settings, budgets or unlimited())
         self._coordinator_epoch = coordinator_epoch
         self._timers: Timers[Check] = Timers()
         self._transactions: dict[str, Transaction] = {}
@@ -110,11 +110,11 @@ class TransactionMachine:
                     self._awaited[transactional_id] = set(transaction.partitions)
             case TransactionRemoved():
                 self._transactions.pop(transactional_id, None)
-        self._admission.changed(before, self._transactions.get(transactional_id))
+        self._limits.changed(before, self._transactions.get(transactional_id))
 
     def close(self) -> None:
         """Give the used room back: the machine gets no more calls."""
-        self._admission.close()
+        self._limits.close()
 
     def capture(self) -> Iterator[TransactionRecord]:
         """The records that bring a new machine into the present state."""
@@ -150,13 +150,13 @@ class TransactionMachine:
         match command:
             case InitProducer(transactional_id=key):
                 before = self._transactions.get(key)
-                error = ErrorCode.NONE if before else self._admission.new_id(key, turn)
+                error = ErrorCode.NONE if before else self._limits.new_id(key, turn)
                 if error is ErrorCode.NONE:
                     init_producer(command, before, settings, epoch, token, turn)
                 else:
                     turn.reply(token, IdentityReply(error))
             case AddPartitions(transactional_id=key):
-                add_partitions(command, self._transactions.get(key), self._admission, token, turn)
+                add_partitions(command, self._transactions.get(key), self._limits, token, turn)
             case VerifyPartitions(transactional_id=key):
                 verify_partitions(command, self._transactions.get(key), token, turn)
             case EndTransaction(transactional_id=key):

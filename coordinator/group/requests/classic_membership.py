@@ -16,13 +16,13 @@ from tidelog.coordinator.group.commands import (
     SyncReply,
 )
 from tidelog.coordinator.group.records.log_records import GroupStored
-from tidelog.coordinator.group.requests.admission import GroupAdmission
 from tidelog.coordinator.group.requests.classic_rebalance import (
     GroupTurn,
     Rebalancer,
     Timer,
     TimerKind,
 )
+from tidelog.coordinator.group.requests.limits import GroupLimits
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.state.classic_group import ClassicGroup, Member
 from tidelog.coordinator.group.state.states import GroupState
@@ -41,10 +41,10 @@ class ClassicMembership:
         settings: GroupSettings,
         timers: Timers[Timer],
         rebalancer: Rebalancer,
-        admission: GroupAdmission,
+        limits: GroupLimits,
     ) -> None:
         self._settings = settings
-        self._admission = admission
+        self._limits = limits
         self._timers = timers
         self._rebalancer = rebalancer
 
@@ -59,13 +59,13 @@ class ClassicMembership:
         elif not is_new and join.member_id not in group.pending_joins:
             self._rejoin(group, join, token, turn)
         elif not is_new:
-            self._admit(group, join, join.member_id, token, turn)
+            self._add_member(group, join, join.member_id, token, turn)
         elif join.instance_id is not None:
             self._join_static(group, join, join.instance_id, token, turn)
         elif join.requires_known_id:
             self._hand_out_id(group, join, token, turn)
         else:
-            self._admit(group, join, new_member_id(join), token, turn)
+            self._add_member(group, join, new_member_id(join), token, turn)
 
     def _join_error(self, group: ClassicGroup, join: Join) -> ErrorCode:
         if group.state is GroupState.DEAD:
@@ -100,7 +100,7 @@ class ClassicMembership:
         self._timers.set(timer, turn.now.monotonic_ms + join.session_timeout_ms)
         turn.reply(token, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
-    def _admit(
+    def _add_member(
         self, group: ClassicGroup, join: Join, member_id: str, token: Token, turn: GroupTurn
     ) -> None:
         if not group.members:
@@ -130,7 +130,7 @@ class ClassicMembership:
     ) -> None:
         old_id = group.static_members.get(instance_id)
         if old_id is None:
-            self._admit(group, join, new_member_id(join), token, turn)
+            self._add_member(group, join, new_member_id(join), token, turn)
             return
         before, rebalancer = group.leader, self._rebalancer
         fenced = group.members[old_id]
@@ -218,7 +218,7 @@ class ClassicMembership:
         before = group.size_bytes
         group.assign(sync.assignments)
         group.transition(GroupState.STABLE, turn.now.time_ms)
-        no_room = self._admission.assignments(before, group.size_bytes)
+        no_room = self._limits.assignments(before, group.size_bytes)
         if no_room is not None:
             turn.limits.append(no_room.limit)
             group.assign({})

@@ -19,9 +19,9 @@ from tidelog.coordinator.group.records.consumer_records import (
     TargetEpochStored,
     TargetStored,
 )
-from tidelog.coordinator.group.requests.admission import GroupAdmission
 from tidelog.coordinator.group.requests.classic_rebalance import GroupTurn, Timer, TimerKind
 from tidelog.coordinator.group.requests.consumer_membership import ConsumerMembership
+from tidelog.coordinator.group.requests.limits import GroupLimits
 from tidelog.coordinator.group.requests.targets import TargetAssignments
 from tidelog.coordinator.group.settings import GroupSettings, TimeoutsOf
 from tidelog.coordinator.group.state.consumer_group import (
@@ -45,10 +45,10 @@ class ConsumerGroups:
         settings: GroupSettings,
         timers: Timers[Timer],
         timeouts_of: TimeoutsOf,
-        admission: GroupAdmission,
+        limits: GroupLimits,
     ) -> None:
         self._settings = settings
-        self._targets = TargetAssignments(settings, admission)
+        self._targets = TargetAssignments(settings, limits)
         self.membership = ConsumerMembership(settings, timers, timeouts_of, self._targets)
         self._groups: dict[str, ConsumerGroup] = {}
         self._opened = 0

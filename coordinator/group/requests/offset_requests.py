@@ -11,7 +11,6 @@ from tidelog.coordinator.group.commands import (
     OffsetsReply,
     PartitionErrors,
 )
-from tidelog.coordinator.group.requests.admission import GroupAdmission
 from tidelog.coordinator.group.requests.classic_rebalance import GroupTurn, Rebalancer
 from tidelog.coordinator.group.requests.consumer_groups import ConsumerGroups
 from tidelog.coordinator.group.requests.group_offsets import (
@@ -25,6 +24,7 @@ from tidelog.coordinator.group.requests.group_offsets import (
     missing_group_error,
     transactional_commit_error,
 )
+from tidelog.coordinator.group.requests.limits import GroupLimits
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.state.classic_group import ClassicGroup
 from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets
@@ -41,14 +41,14 @@ class OffsetRequests:
         consumers: ConsumerGroups,
         offsets: CommittedOffsets,
         rebalancer: Rebalancer,
-        admission: GroupAdmission,
+        limits: GroupLimits,
     ) -> None:
         self._settings = settings
         self._classic = classic
         self._consumers = consumers
         self._offsets = offsets
         self._rebalancer = rebalancer
-        self._admission = admission
+        self._limits = limits
 
     def commit(
         self, commit: CommitOffsets | CommitTransactionalOffsets, token: Token, turn: GroupTurn
@@ -58,7 +58,7 @@ class OffsetRequests:
         is_new = group_id not in self._consumers and group_id not in self._classic
         error = self._commit_error(commit)
         if error is ErrorCode.NONE:
-            no_room = self._admission.commit(commit, self._offsets, opens_group=is_new)
+            no_room = self._limits.commit(commit, self._offsets, opens_group=is_new)
             if no_room is not None:
                 turn.limits.append(no_room.limit)
                 error = no_room.error

@@ -22,8 +22,8 @@ from tidelog.coordinator.group.records.consumer_records import (
     TargetEpochStored,
     TargetStored,
 )
-from tidelog.coordinator.group.requests.admission import GroupAdmission
 from tidelog.coordinator.group.requests.classic_rebalance import GroupTurn
+from tidelog.coordinator.group.requests.limits import GroupLimits
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
 from tidelog.coordinator.group.state.sizes import assignment_bytes
@@ -43,9 +43,9 @@ class Caller(NamedTuple):
 class TargetAssignments:
     """Makes targets, or requests them from a worker. It holds no state."""
 
-    def __init__(self, settings: GroupSettings, admission: GroupAdmission) -> None:
+    def __init__(self, settings: GroupSettings, limits: GroupLimits) -> None:
         self._settings = settings
-        self._admission = admission
+        self._limits = limits
 
     def target_of(
         self,
@@ -160,7 +160,7 @@ class TargetAssignments:
         if target.assignments is None or target.metadata_hash == group.metadata_hash:
             return True
         wanted = sum(map(assignment_bytes, target.assignments.values()))
-        no_room = self._admission.memory(2 * wanted - group.assigned_bytes)
+        no_room = self._limits.memory(2 * wanted - group.assigned_bytes)
         if no_room is not None:
             turn.limits.append(no_room.limit)
         return no_room is None

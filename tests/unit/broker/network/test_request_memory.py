@@ -83,8 +83,8 @@ def test_answers_that_are_not_taken_count_and_hold_up_their_connection() -> None
 def test_connections_wait_for_memory_in_turn() -> None:
     memory: RequestMemory[str] = RequestMemory(100)
     memory.received(100, 1)
-    assert not memory.admit("b", 0, 0)
-    assert not memory.admit("c", 0, 0)
+    assert not memory.reserve("b", 0, 0)
+    assert not memory.reserve("c", 0, 0)
     assert memory.next_reader() is None
     assert memory.waiting == 2
     memory.answered(100)
@@ -96,43 +96,43 @@ def test_connections_wait_for_memory_in_turn() -> None:
 def test_a_connection_that_is_gone_waits_no_more() -> None:
     memory: RequestMemory[str] = RequestMemory(10)
     memory.received(10, 1)
-    memory.admit("b", 0, 0)
-    memory.admit("c", 0, 0)
+    memory.reserve("b", 0, 0)
+    memory.reserve("c", 0, 0)
     memory.withdraw("b")
     memory.answered(10)
     assert memory.next_reader() == "c"
 
 
-def test_what_is_admitted_counts_as_a_whole_and_goes_on_whatever_is_held() -> None:
+def test_what_is_authorized_counts_as_a_whole_and_goes_on_whatever_is_held() -> None:
     memory: RequestMemory[str] = RequestMemory(100)
     memory.received(10, 0)
-    assert memory.admit("a", 90, 10)
+    assert memory.reserve("a", 90, 10)
     assert memory.bytes_held == 90
     memory.received(10, 0)
-    assert not memory.admit("b", 50, 10)
+    assert not memory.reserve("b", 50, 10)
     memory.completed()
     assert memory.bytes_held == 100
     # Only what is begun can become complete and be answered: so one may always go on.
     assert memory.next_reader() == "b"
-    assert memory.admit("b", 50, 10)
-    assert not memory.admit("idle", 0, 0)
+    assert memory.reserve("b", 50, 10)
+    assert not memory.reserve("idle", 0, 0)
     memory.answered(90)
     assert memory.next_reader() == "idle"
 
 
 def test_small_requests_do_not_wait_for_large_ones_nor_these_for_very_large_ones() -> None:
     memory: RequestMemory[str] = RequestMemory(64 * MIB)
-    assert memory.admit("very large", 100 * MIB, 0)
-    assert not memory.admit("another", 9 * MIB, 0)
-    memory.abandoned(100 * MIB, admitted=True)
+    assert memory.reserve("very large", 100 * MIB, 0)
+    assert not memory.reserve("another", 9 * MIB, 0)
+    memory.abandoned(100 * MIB, reserved=True)
     assert memory.next_reader() == "another"
-    assert memory.admit("another", 9 * MIB, 0)
-    assert not memory.admit("very large", 100 * MIB, 0)
+    assert memory.reserve("another", 9 * MIB, 0)
+    assert not memory.reserve("very large", 100 * MIB, 0)
     for number in range(4):
-        assert memory.admit(f"large {number}", 5 * MIB, 0)
-    assert not memory.admit("large 4", 5 * MIB, 0)
-    assert memory.admit("small", LARGE_BYTES, 0)
-    assert memory.admit("idle", 0, 0)
+        assert memory.reserve(f"large {number}", 5 * MIB, 0)
+    assert not memory.reserve("large 4", 5 * MIB, 0)
+    assert memory.reserve("small", LARGE_BYTES, 0)
+    assert memory.reserve("idle", 0, 0)
     # A large one that goes makes room for a large one, not for a very large one.
     memory.completed()
     memory.answered(5 * MIB)
@@ -144,10 +144,10 @@ def test_it_is_told_how_long_the_first_of_those_that_wait_has_waited() -> None:
     memory: RequestMemory[str] = RequestMemory(10)
     memory.received(10, 1)
     assert memory.waited_seconds(5.0) == 0
-    memory.admit("b", 0, 0)
-    memory.admit("c", 0, 0)
+    memory.reserve("b", 0, 0)
+    memory.reserve("c", 0, 0)
     assert memory.waited_seconds(6.0) == 0
-    memory.admit("b", 0, 0)
+    memory.reserve("b", 0, 0)
     assert memory.waited_seconds(8.0) == 2
     memory.withdraw("b")
     assert memory.waited_seconds(9.0) == 0
@@ -157,7 +157,7 @@ def test_it_is_told_how_long_the_first_of_those_that_wait_has_waited() -> None:
 def test_no_limit_is_no_limit() -> None:
     memory: RequestMemory[str] = RequestMemory(-1)
     memory.received(2**40, 1)
-    assert memory.admit("a", 2**40, 0)
+    assert memory.reserve("a", 2**40, 0)
 
 
 MIB = 1 << 20
@@ -176,14 +176,14 @@ class MemoryMachine(RuleBasedStateMachine):
         self.reading = dict.fromkeys(range(4), True)
         self.part = dict.fromkeys(self.reading, 0)
         self.size = dict.fromkeys(self.reading, 0)
-        self.admitted = dict.fromkeys(self.reading, False)
+        self.reserved = dict.fromkeys(self.reading, False)
         self.serving: list[int] = []
 
     def update(self, client: int) -> None:
-        if not self.admitted[client]:
+        if not self.reserved[client]:
             size = self.size[client]
-            self.reading[client] = self.memory.admit(client, size, self.part[client])
-            self.admitted[client] = self.reading[client] and size > 0
+            self.reading[client] = self.memory.reserve(client, size, self.part[client])
+            self.reserved[client] = self.reading[client] and size > 0
 
     def relieve(self) -> None:
         while (client := self.memory.next_reader()) is not None:
@@ -203,14 +203,14 @@ class MemoryMachine(RuleBasedStateMachine):
         came = min(came, self.size[client] - self.part[client])
         self.part[client] += came
         complete = self.part[client] == self.size[client]
-        if not self.admitted[client]:
+        if not self.reserved[client]:
             self.memory.received(came, int(complete))
         elif complete:
             self.memory.completed()
         if complete:
             self.serving.append(self.size[client])
             self.size[client] = self.part[client] = 0
-            self.admitted[client] = False
+            self.reserved[client] = False
         self.update(client)
 
     @precondition(lambda self: self.serving)
@@ -221,18 +221,18 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(client=st.integers(0, 3))
     def a_connection_is_replaced(self, client: int) -> None:
-        admitted = self.admitted[client]
-        size = self.size[client] if admitted else self.part[client]
-        self.memory.abandoned(size, admitted=admitted)
+        reserved = self.reserved[client]
+        size = self.size[client] if reserved else self.part[client]
+        self.memory.abandoned(size, reserved=reserved)
         self.memory.withdraw(client)
         self.size[client] = self.part[client] = 0
-        self.admitted[client] = False
+        self.reserved[client] = False
         self.relieve()
         self.update(client)
 
     @invariant()
     def the_sums_are_right(self) -> None:
-        held = [(self.size if self.admitted[each] else self.part)[each] for each in self.part]
+        held = [(self.size if self.reserved[each] else self.part)[each] for each in self.part]
         assert self.memory.bytes_held == sum(self.serving) + sum(held)
         assert self.memory.requests == len(self.serving)
 
@@ -244,7 +244,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @invariant()
     def somebody_can_always_give_memory_back(self) -> None:
         """Also if every idle client stays silent."""
-        assert self.serving or any(self.admitted.values()) or all(self.reading.values())
+        assert self.serving or any(self.reserved.values()) or all(self.reading.values())
 
 
 TestMemory = MemoryMachine.TestCase

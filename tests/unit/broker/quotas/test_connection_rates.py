@@ -37,7 +37,7 @@ def rates(**by_host: float) -> ConnectionRates:
 
 
 def opened(found: ConnectionRates, host: str, tries: int, now: float) -> int:
-    return sum(found.admits(host, now) for _ in range(tries))
+    return sum(found.accepts(host, now) for _ in range(tries))
 
 
 def test_without_quotas_every_connection_is_admitted() -> None:

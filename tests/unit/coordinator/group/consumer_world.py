@@ -22,7 +22,7 @@ from tidelog.coordinator.group.consumer_commands import (
     DescribedConsumer,
 )
 from tidelog.coordinator.group.records.consumer_records import Assignment
-from tidelog.coordinator.group.requests.admission import GroupBudgets
+from tidelog.coordinator.group.requests.limits import GroupBudgets
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
 from tidelog.identifiers import TopicId

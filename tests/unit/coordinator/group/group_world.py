@@ -43,8 +43,8 @@ from tidelog.coordinator.group.records.log_records import (
     encode_record,
 )
 from tidelog.coordinator.group.records.subscription import SupportedProtocol
-from tidelog.coordinator.group.requests.admission import GroupBudgets, unlimited
 from tidelog.coordinator.group.requests.classic_rebalance import GroupDecision
+from tidelog.coordinator.group.requests.limits import GroupBudgets, unlimited
 from tidelog.coordinator.group.settings import ConsumerTimeouts, GroupSettings
 from tidelog.coordinator.group.state.classic_group import ClassicGroup
 from tidelog.coordinator.group.state.sizes import (

@@ -15,7 +15,6 @@ from tests.unit.coordinator.transaction.transaction_world import (
     with_epoch,
 )
 from tidelog.coordinator.budget import Budget
-from tidelog.coordinator.transaction.admission import TransactionBudgets
 from tidelog.coordinator.transaction.commands import (
     DescribeTransaction,
     DescribeTransactionReply,
@@ -24,6 +23,7 @@ from tidelog.coordinator.transaction.commands import (
     MarkersSettled,
     SettledReply,
 )
+from tidelog.coordinator.transaction.limits import TransactionBudgets
 from tidelog.coordinator.transaction.listing import chosen
 from tidelog.coordinator.transaction.log_records import TransactionRemoved
 from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings

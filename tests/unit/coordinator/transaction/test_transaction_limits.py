@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.coordinator.transaction.transaction_world import TXN, P, Q, TransactionWorld
 from tidelog.coordinator.budget import Budget
-from tidelog.coordinator.transaction.admission import TransactionBudgets
+from tidelog.coordinator.transaction.limits import TransactionBudgets
 from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.transaction import EnlistedPartition
 from tidelog.protocol.error_codes import ErrorCode

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TypeVar
 
 from tidelog.coordinator.decision import LimitMet, Now, Token
-from tidelog.coordinator.transaction.admission import TransactionBudgets, unlimited
 from tidelog.coordinator.transaction.commands import (
     ANONYMOUS,
     AddPartitions,
@@ -25,6 +24,7 @@ from tidelog.coordinator.transaction.commands import (
     VerifyReply,
 )
 from tidelog.coordinator.transaction.decision import Markers, TransactionDecision
+from tidelog.coordinator.transaction.limits import TransactionBudgets, unlimited
 from tidelog.coordinator.transaction.log_records import (
     TransactionRecord,
     TransactionStored,

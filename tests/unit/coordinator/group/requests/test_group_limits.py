@@ -13,7 +13,7 @@ from tidelog.coordinator.budget import Budget
 from tidelog.coordinator.group.commands import DeleteGroup, DeleteReply, ErrorReply, ForgetTopics
 from tidelog.coordinator.group.records.log_records import OffsetRemoved
 from tidelog.coordinator.group.records.subscription import SupportedProtocol
-from tidelog.coordinator.group.requests.admission import GroupBudgets
+from tidelog.coordinator.group.requests.limits import GroupBudgets
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.state.sizes import (
     ASSIGNED_PARTITION_BYTES,

@@ -32,8 +32,8 @@ def unlimited() -> TransactionBudgets:
     return TransactionBudgets(Budget(2**63), Budget(2**63))
 
 
-class TransactionAdmission:
-    """Counts one coordinator's ids and partitions, and admits more."""
+class TransactionLimits:
+    """Counts one coordinator's ids and partitions, and says whether more may be added."""
 
     def __init__(
         self, settings: TransactionCoordinatorSettings, budgets: TransactionBudgets
@@ -56,7 +56,7 @@ class TransactionAdmission:
         self._partitions.hold(0)
 
     def new_id(self, transactional_id: str, turn: TransactionTurn) -> ErrorCode:
-        """Why a new transactional id is refused; NONE if it is admitted."""
+        """Why a new transactional id is refused; NONE if it is accepted."""
         length, length_max = len(transactional_id), self._settings.id_length_max
         if length > length_max:
             turn.meet(

@@ -40,7 +40,7 @@ GROUPS_BYTES_MAX: Final = "groups.max.bytes"
 
 
 class NoRoom(NamedTuple):
-    """Why a request is not admitted."""
+    """The limit that a request meets, and the error for its client."""
 
     error: ErrorCode
     limit: LimitMet
@@ -58,8 +58,8 @@ def unlimited() -> GroupBudgets:
     return GroupBudgets(Budget(2**63), Budget(2**63))
 
 
-class GroupAdmission:
-    """Counts one coordinator's groups and bytes, and admits more."""
+class GroupLimits:
+    """Counts one coordinator's groups and bytes, and says whether more may be added."""
 
     def __init__(self, settings: GroupSettings, budgets: GroupBudgets) -> None:
         self._settings = settings
@@ -90,12 +90,12 @@ class GroupAdmission:
         self._groups.hold(0)
         self._bytes.hold(0)
 
-    # Admission.
+    # Limits.
 
     def join(
         self, join: Join, classic: ClassicGroup | None, consumers: ConsumerGroup | None
     ) -> NoRoom | None:
-        """Why a member of the classic protocol is refused; None if it is admitted."""
+        """Why a member of the classic protocol is refused; None if it is accepted."""
         texts = texts_bytes(join.member_id, join.instance_id, join.client_id, join.client_host)
         size = MEMBER_BYTES + texts + protocols_bytes(join.protocols)
         known = _size_of_member(join.member_id, join.instance_id, classic, consumers)
@@ -132,7 +132,7 @@ class GroupAdmission:
         *,
         opens_group: bool,
     ) -> NoRoom | None:
-        """Why offsets are refused; None if they are admitted."""
+        """Why offsets are refused; None if they are accepted."""
         more = GROUP_BYTES if opens_group else 0
         is_pending = isinstance(commit, CommitTransactionalOffsets)
         found = offsets.of_group(commit.group_id)
