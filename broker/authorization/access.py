@@ -83,7 +83,7 @@ class Notes(Protocol):
         name: str | None,
         decision: AccessDecision,
     ) -> None:
-        """Note who asked for what, and the decision."""
+        """Note an asked operation, its principal, and the decision."""
         ...
 
 

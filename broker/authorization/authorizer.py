@@ -47,7 +47,7 @@ class Granted:
         return True
 
     def add(self, principal: Principal, host: str, keys: Sequence[Hashable]) -> None:
-        """Note what was granted, right after `includes`."""
+        """Remember granted keys, right after `includes`."""
         self._keys += len(keys)
         if self._keys > self._keys_max:
             self._clear()

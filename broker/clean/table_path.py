@@ -61,7 +61,7 @@ class TablePath:
         self.roller = self._new_roller(tail)
 
     async def roll(self) -> NoReturn:
-        """Roll what is due until cancelled. Then every waiter is told, and later ones too."""
+        """Roll due partitions until cancelled. Then waiters get an error, later ones too."""
         try:
             await self.roller.run()
         finally:

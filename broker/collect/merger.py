@@ -1,29 +1,32 @@
-"""Keeps the WAL objects few that this broker's partitions refer to, so that a collector finds
-nothing left to keep. `run` is its task; a pass has three parts:
+"""Merges old WAL objects, so that this broker's partitions keep few of them from collection.
 
-1. A checkpoint is written, if there is enough that the newest one does not say: only what lies
-   below a checkpoint can go (F1).
-2. Where what is not in tables yet is spread over too many old objects, the emptiest of them are
-   copied into one (`merge_plan`, `merged_object`), and the WAL is told where their batches lie now.
-3. A checkpoint is written of that.
+`run` is the task. One pass has three parts:
+
+1. The merger writes a checkpoint if the newest one lacks enough: a collector deletes only objects
+   below a checkpoint (F1).
+2. If too many old objects hold batches that no table has yet, the merger copies the emptiest ones
+   into one object (`merge_plan`, `merged_object`). An entry in the WAL tells where the batches lie
+   now.
+3. The merger writes a checkpoint with the new places.
 
 The first passes come soon after the start, each at twice the time of the one before, up to the
-interval: what a process inherits becomes less though none of them lives long.
+interval. So the objects of dead predecessors become fewer even if no process lives long.
 
-What happens when something fails in a merge:
+If a merge fails:
 
-- The process dies before the merged object is put, or its outcome stays unknown: whatever is there
-  is named by nobody and goes with the next collection, or when this WAL is passed.
-- It dies when the object is there, before the WAL names it: the same.
-- It dies when the slot with its name is in flight: in the bucket or not. Recovery replays it, or
-  finds the batches where they were: their objects stay as long as the newest checkpoint refers to
-  them.
-- It was fenced meanwhile: the slot meets the seal. So no checkpoint of a fenced incarnation can
-  refer to what its WAL does not name, and whoever recovers from an older checkpoint comes to refer
-  to the same objects as the newest. (Without the entry in the WAL it would refer to objects that a
-  collector takes for superfluous; the ownership model shows it.)
-- A reader holds old extents: their objects stay for the grace at least; who comes later asks the
+- The process dies before the merged object is put, or the outcome of the put stays unknown. No
+  entry names the object. The next collection deletes it, or one after this WAL is passed.
+- The process dies after the put, before the WAL names the object: the same.
+- The process dies while the slot with the entry is in flight. Recovery replays the slot, or finds
+  the batches in the old objects, which stay while the newest checkpoint refers to them.
+- Another broker fences this one. The slot meets the seal, so no checkpoint of a fenced incarnation
+  refers to an object that its WAL does not name.
+- A reader holds old extents. Their objects stay for the grace at least; a later reader asks the
   partition's log again (F4).
+
+The entry in the WAL makes recovery from an older checkpoint refer to the same objects as recovery
+from the newest. Without it, recovery would refer to objects that a collector takes for superfluous
+(the ownership model shows it).
 """
 
 from __future__ import annotations
@@ -62,29 +65,30 @@ logger = logging.getLogger(__name__)
 
 MERGES_A_PASS_MAX = 256
 MERGE_BYTES_MAX = 16 * 1024 * 1024
-"""What is copied at a time; twice as much is in memory."""
+"""Bytes that one merge copies; twice as much is in memory."""
 MERGE_SOURCES_MAX = 1024
-"""Whose indexes are held at a time: to let go of them takes the event loop some 5 µs each."""
+"""Objects of one merge. To free the index of one takes the event loop some 5 µs."""
 EXTENTS_AT_ONCE = 64
 EXTENT_OBJECTS = 1 / 16
-"""What an extent costs, as a part of what an object does."""
+"""The cost of reading an extent, as a part of the cost of reading an object's index."""
 INDEXES_AT_ONCE_MAX = 64
 FIRST_SHARE = 1 / 64
-"""Of the interval: when the first pass begins."""
+"""The first pass begins after this part of the interval."""
 SPREAD_SHARE = 3 / 4
-"""Of the interval: over how long a pass is spread."""
+"""A pass takes this part of the interval."""
 GRACE_SHARE_MAX = 1 / 8
-"""Of the grace: what a table has meanwhile must not be missing before it is read."""
+"""A pass takes at most this part of the grace. In a longer one, objects that a roll made needless
+might be deleted before the pass reads them."""
 OBJECTS_A_SECOND_MIN = 100
-"""Each is up to a quarter of a millisecond of the event loop's."""
+"""The least rate. Each object takes up to a quarter of a millisecond of the event loop."""
 CHECKPOINT_SLOTS_MIN = 64
-"""With so many slots since the newest checkpoint there is a newer one with the next pass."""
+"""After this many slots since the newest checkpoint, the next pass writes one."""
 DAMAGED_REMEMBERED_MAX = 10_000
 
 
 @dataclass(slots=True)
 class MergeMetrics:
-    """What was merged."""
+    """The counts of merges."""
 
     merges: int = counter("tidelog_wal_merges", "Merged objects written.")
     objects: int = counter(
@@ -107,7 +111,7 @@ class MergedObjects:
         self._named: dict[int, Slot] = {}
 
     def begin(self) -> int:
-        """The next object's number. Nobody else gives out numbers of this incarnation."""
+        """The next object's number. Only this process numbers its incarnation's merged objects."""
         self._pending = self._next
         self._next += 1
         return self._pending
@@ -184,7 +188,7 @@ class Merger:
             try:
                 await self.maintain(share)
             except StoreError as error:
-                # Nothing depends on it but what the bucket costs.
+                # A failed merge costs only space in the bucket.
                 self.metrics.failures += 1
                 logger.warning(
                     "WAL objects could not be merged; it will be tried again",
@@ -192,16 +196,18 @@ class Merger:
                 )
 
     async def maintain(self, share: float = 1.0) -> None:
-        """One pass, at the pace of one that lasts for an interval; it ends when this share of that
-        is over. Raises StoreError, WalLost."""
+        """One pass, which ends after `share` of the time for a whole pass.
+
+        Raises StoreError, WalLost.
+        """
         began_at = self._clock.monotonic()
         self._spread_until = began_at + self._spread_seconds
         ends_at = began_at + share * self._spread_seconds
-        # What lies below it is old from then on.
+        # Objects below the checkpoint are old from then on.
         await self._checkpoint_if_worth_it()
         for _ in range(MERGES_A_PASS_MAX):
             if not await self._merge() or self._clock.monotonic() > ends_at:
-                # What is left is left to the next pass.
+                # The next pass merges the rest.
                 break
         await self._checkpoint_if_worth_it()
 
@@ -256,16 +262,16 @@ class Merger:
         return True
 
     def _seconds_left(self) -> float:
-        """Of the time over which this pass is spread."""
+        """The time that is left for this pass."""
         return self._spread_until - self._clock.monotonic()
 
     async def _plan(self) -> tuple[MergePlan, Mapping[TopicPartition, Partition]] | None:
-        """What to merge, and the partitions of which that is said."""
+        """The next merge, and the partitions that it was planned for."""
         floor = self._checkpointer.floor or Slot(0)
         incarnation = self._writer.incarnation
 
         def is_old(key: str) -> bool:
-            """What lies at our floor or above must stay anyway, and may soon be in a table."""
+            """True below the floor. Objects above it stay anyway, and may soon be in a table."""
             match parse_key(key):
                 case WalObject(owner, slot):
                     return owner != incarnation or slot < floor
@@ -283,9 +289,9 @@ class Merger:
         return None if plan is None else (plan, partitions)
 
     async def _store_merged(self, plan: MergePlan, number: int) -> MergedObject | None:
-        """Copy what is planned; None where an object is found damaged, which is left out next time.
+        """Copy the planned batches; None if a source is damaged. The next plan leaves it out.
 
-        Raises StoreError: the object may or may not be there, and is given up.
+        Raises StoreError: the bucket may have the object, which no entry will name.
         """
         keys = sorted({extent.key for run in plan.runs for extent in run.extents})
         indexes = await self._read_indexes(keys)
@@ -339,7 +345,7 @@ class Merger:
         return indexes if is_whole else None
 
     async def _take_turn(self, objects: float) -> None:
-        """Wait until so much more may be read."""
+        """Wait until this many more objects may be read."""
         now = self._clock.monotonic()
         seconds = self._throttle.seconds_to_wait(now)
         self._throttle.begin(now)
@@ -375,13 +381,13 @@ class Merger:
         moved: Iterable[tuple[TopicPartition, Extent]],
         planned_for: Mapping[TopicPartition, Partition],
     ) -> Slot | None:
-        """Have the logs and the WAL say where the batches lie; the slot of the last entry."""
+        """Tell the logs and the WAL the batches' new places; returns the slot of the last entry."""
         newest: Slot | None = None
         for place, extent in moved:
             try:
                 slot = self._log_writer.relocate(planned_for[place], extent)
             except PartitionError:
-                # It has left since that was planned, or has turned out to be damaged.
+                # The partition has left since the plan, or has turned out to be damaged.
                 continue
             newest = newest if slot is None else slot
         return newest

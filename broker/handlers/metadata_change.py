@@ -1,4 +1,4 @@
-"""Changing the cluster's metadata for a client, and what to tell it where that fails."""
+"""Changes the cluster's metadata for a client, and tells it the reason of a failure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ logger = logging.getLogger(__name__)
 
 
 class ChangeFailed(TidelogError):
-    """The change was not made, or nobody knows (REQUEST_TIMED_OUT, NOT_CONTROLLER): the client may
-    ask again, and is then told what is true."""
+    """The change was not made, or its outcome is unknown (REQUEST_TIMED_OUT, NOT_CONTROLLER).
+
+    The client may ask again, and then learns the present state.
+    """
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -40,5 +42,5 @@ async def change_metadata(broker: MetadataServices, build: Build) -> None:
         logger.warning("a change of the metadata failed", extra={"why": str(error)})
         raise ChangeFailed(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
     except TidelogError as error:
-        # This incarnation has ended; whoever comes after it can be asked again.
+        # This incarnation has ended; the client may ask its successor.
         raise ChangeFailed(ErrorCode.NOT_CONTROLLER, str(error)) from error

@@ -102,7 +102,7 @@ class ClusterServices(MetadataServices):
     moves: PartitionMoves
     rebalances: Rebalances
     limits: LimitsMet
-    """Hears of what is refused because of a limit."""
+    """Counts refusals because of a limit."""
     auto_creations: AutoCreations
     clock: Clock
     authorizer: Authorizer | None

@@ -1,4 +1,4 @@
-"""Who may ask the HTTP server: its certificate and its bearer token."""
+"""The access to the HTTP server: its certificate and its bearer token."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ class SaslSocket(asyncio.BufferedProtocol):
             _feed(protocol, memoryview(rest))
 
     def _end(self, reason: str, why: str, *, politely: bool = False) -> None:
-        """Close the connection; `politely` sends what is written."""
+        """Close the connection; `politely` sends written answers first."""
         transport = self._transport
         if transport is None:
             return

@@ -1,8 +1,8 @@
 """A partition's log over its tiers: segments, then WAL objects.
 
-A tier decides from what is in memory (`slice`), and names what it lacks (`LogPiece`); `load` reads
-that from the store, and the next `slice` decides again. An object that was superseded meanwhile
-(rule F4) is left out of what is loaded: the next `slice` finds where the records are then.
+A tier answers from memory (`slice`), and names the part that is missing there (`LogPiece`). `load`
+reads missing parts from the store, and the caller slices again. `load` leaves out an object that
+was superseded meanwhile (rule F4): the next `slice` finds the records' new place.
 """
 
 from __future__ import annotations
@@ -126,13 +126,13 @@ def in_turn(rows: Iterable[Iterator[T]]) -> Iterator[T]:
 
 
 Loaded: TypeAlias = Mapping[LogTier, TierLoaded]
-"""What was loaded for one fetch, held until its answer is put together."""
+"""The loaded parts of one fetch, held until its answer is complete."""
 
 NOTHING: Final[TierLoaded] = {}
 
 
 class TieredLog:
-    """One broker's logs. Only what is durable is ever read."""
+    """One broker's logs. Readers see durable records only."""
 
     def __init__(self, *tiers: LogTier) -> None:
         """`tiers`: in the order of the offsets that they hold."""
@@ -160,7 +160,7 @@ class TieredLog:
         return LogSlice(next_offset=wanted.offset) if found is None else found
 
     async def load(self, pieces: Iterable[LogPiece], before: Loaded) -> Loaded:
-        """Read pieces from the store, and keep what was loaded before."""
+        """Read pieces from the store, and keep those of `before`."""
         by_tier: dict[LogTier, list[LogPiece]] = {}
         for piece in pieces:
             by_tier.setdefault(piece.tier, []).append(piece)
@@ -174,7 +174,7 @@ class TieredLog:
         }
 
     def lacking(self, wanted: LogRange) -> Iterator[LogPiece]:
-        """What is worth a load together with others (`LogTier.lacking`)."""
+        """Pieces that are worth a load together with others (`LogTier.lacking`)."""
         return self._tier_of(wanted).lacking(wanted)
 
     def read_ahead(self, readers: Sequence[ReadAhead]) -> None:

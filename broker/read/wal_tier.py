@@ -1,4 +1,4 @@
-"""The tier of what is not in tables yet: batches in WAL objects, or in copies of them in memory.
+"""The tier of records that no table has yet: batches in WAL objects, or copies in memory.
 
 A reader reads only listed extents, and extents are listed once they are durable. So a reader never
 sees a record that is not durable. Bytes from the store are checked (offsets, lengths, checksums)
@@ -36,8 +36,10 @@ Loaded: TypeAlias = Mapping[Place, memoryview | CorruptObject | StoreError]
 
 
 class LogReader:
-    """One broker's reads of extents: from the tail cache, else from what was read back, else from
-    the store. `held` never waits; `load` brings what it missed."""
+    """One broker's reads of extents: from the tail cache, the read cache or the store.
+
+    `held` never waits; `load` reads the missing ones.
+    """
 
     def __init__(
         self,

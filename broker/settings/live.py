@@ -29,7 +29,7 @@ class LiveSettings:
         return self._now
 
     def serve_as(self, broker_id: BrokerId) -> None:
-        """Apply also what was altered for this broker alone."""
+        """Apply also the settings that were altered for this broker alone."""
         self._broker_id = broker_id
         self.renew()
 

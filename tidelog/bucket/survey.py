@@ -1,8 +1,8 @@
 """What all bases of a bucket refer to, WAL by WAL, and which of a WAL's objects may go. Pure.
 
 A survey is made from one consistent look at the metadata log, the newest checkpoints and the
-hand-over images. Whoever has it can judge the slots, merged objects and checkpoints of each WAL,
-also much later: a condition of F1 stays true once it is true (F2).
+hand-over images. It judges the slots, merged objects and checkpoints of each WAL, also much later:
+a condition of F1 stays true once it is true (F2).
 
 An old survey judges no object that is younger than it. A WAL that may be replayed keeps all slots
 from its floor on, and newer slots lie above the floor of the survey. A WAL that the survey says is

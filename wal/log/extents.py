@@ -88,7 +88,7 @@ class SlotEffect(NamedTuple):
 class Extents:
     """Extents in offset order, without holes between them; 56 bytes each beside the shared keys.
 
-    A copy is a snapshot; the images hold such copies and nobody changes them.
+    A copy is a snapshot. Images hold such copies, which never change.
     """
 
     __slots__ = (

@@ -184,7 +184,7 @@ async def recover(
       owner meanwhile. So the caller reads the metadata log again afterwards, and begins again if a
       partition's tenures have changed.
     - `unopened`: incarnations that have opened none of these partitions.
-    - `opener`: this incarnation is about to open its newest tenures, which nobody has opened.
+    - `opener`: this incarnation is about to open its newest tenures, which no broker has opened.
     - `reader`: a remembering one, for callers that recover repeatedly.
     - `told`: the numbers of durable slots of live WALs, by their leases (C10).
 

@@ -16,7 +16,7 @@ from tidelog.identifiers import TopicPartition
 from tidelog.wal.log.extents import Extent, Extents
 
 MERGED_EXTENT_BYTES: Final = 1024 * 1024
-"""A merged extent grows up to here: what is read of a partition at a time."""
+"""The size of a merged extent. Readers read a whole extent at a time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ _new_tuple = tuple.__new__
 
 
 class Guard:
-    """Wraps handlers so that they serve what is allowed."""
+    """Wraps handlers so that they serve allowed requests, and the allowed parts of others."""
 
     def __init__(self, authorizer: Authorizer, audit: AuditLog) -> None:
         self._authorizer = authorizer
@@ -133,7 +133,7 @@ def _refusal(
 
 
 def _split(parts: Sequence[Parts], asking: Asking, access: Access) -> _Split:
-    """The request with what is allowed, and what is not."""
+    """The request with its allowed parts, and the refused ones."""
     request, left = asking.request, True
     refused: list[_Refused] = []
     for each in parts:

@@ -24,7 +24,7 @@ async def cluster_features(
 ) -> ClusterFeaturesResponse:
     """Describe, and raise the level before that if asked for. A repeated request changes nothing.
 
-    A level that is there already is no error: the cluster can do what was asked for.
+    A level that the cluster has already is no error.
     """
     await broker.renewal.renewed(even_if_alone=True)
     refused: FeatureRefused | None = None

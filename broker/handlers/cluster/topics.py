@@ -419,8 +419,8 @@ def _plan_partitions(
     try:
         placement = Placement(state)
     except NoLiveBroker as error:
-        nobody = TopicRefused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error))
-        return [_not_extended(broker, topic.name, nobody) for topic in topics], []
+        refused = TopicRefused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error))
+        return [_not_extended(broker, topic.name, refused) for topic in topics], []
     room = Room(state, broker.settings)
     results = []
     for topic in topics:

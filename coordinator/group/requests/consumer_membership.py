@@ -285,7 +285,7 @@ class ConsumerMembership:
 
 
 def _fault(heartbeat: ConsumerHeartbeat) -> str | None:
-    """What is invalid in a request, in Kafka's words."""
+    """The invalid field of a request, in Kafka's words; None if all are valid."""
     for value, name in (
         (heartbeat.group_id, "GroupId"),
         (heartbeat.instance_id, "InstanceId"),

@@ -1,6 +1,6 @@
 """One group of the classic protocol: its members, its generation, its state.
 
-Pure data and its invariants; `classic_rebalance` and `classic_membership` decide who may do what.
+Pure data and its invariants. `classic_rebalance` and `classic_membership` decide requests.
 """
 
 from __future__ import annotations

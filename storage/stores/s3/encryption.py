@@ -136,7 +136,7 @@ def _customer_key(where: str, option: str, value: str) -> bytes:
 
 
 def _keeps_secrets(endpoint: str) -> bool:
-    """Whether no other machine sees what is sent there."""
+    """Whether no other machine sees the bytes of requests."""
     parts = urlsplit(endpoint)
     if parts.scheme == "https" or parts.hostname == "localhost":
         return True

@@ -1,18 +1,18 @@
 """An atomic snapshot over topics (rule G4): no transaction is seen in part.
 
-It is not cut at the last stable offset: what is decided above an open transaction is in. And it is
-atomic, not a cut in time: of two transactions that different coordinators decided while it was
-taken, the later one may be in without the earlier one. `decisions` has the reasons.
+The snapshot is not cut at the last stable offset: it has decided records above an open transaction.
+It is no cut in time either. Of two transactions that different coordinators decided while it was
+taken, it may have the later one without the earlier one. `decisions` has the reasons.
 
-Read in this order, each step begun when the one before is done:
+The reader takes these steps, one after the other:
 
 1. the tables' versions;
 2. which snapshots of the coordinators' states are the newest, and how far each WAL is durable;
 3. the coordinators' logs to their durable ends (t0), and those snapshots;
 4. the tails; then, from the WAL objects' indexes, which transactions are in them.
 
-Whatever has to be read again begins over with step 1, and so does a tail that was copied into a
-merged object since step 2: it does not tell when its batches became durable.
+A partition that must be read again begins with step 1. So does a tail that was copied into a merged
+object since step 2: the copy does not tell when its batches became durable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an atomic snapshot over topics shows: some views, and which transactions are not in them.
 
-Apart from how it is taken (`atomic`), which takes the coordinators' code: tasks of Spark are given
-what was found, and need not load that.
+`atomic` takes the snapshot, with the coordinators' code. Spark's tasks get the result, and need not
+load that code.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""Whether a bucket has changed, asked of the store by one request at a time.
+"""Asks the store whether a bucket has changed, by one request at a time.
 
-Whoever reads it again and again would else pay for a whole view to learn that nothing is new. Who
-asks looks at the bucket when the answer is yes, always behind the asking: so what comes behind the
-question is found by the next one, and what came before is seen by the look.
+A reader that polls a bucket would otherwise pay for a whole view to learn that nothing is new. If
+the answer is yes, the reader takes a view after the question. So a view shows all that came before
+the question, and the next question finds the rest.
 
-Whatever a reader of topics can see is said by a slot of some WAL, seals and the opening images of
-new owners included; so a question lists WALs, of all brokers in one request. It begins behind what
-is known of the first of them, those included that live and have written nothing yet. If that is
-more than a page, the next question goes on there, behind what is known of the WAL at which the page
-has ended. Now and then the metadata log is asked instead: for new incarnations, and for topics that
-were deleted; whenever it has gone on, by a question or a look, the WALs are gone through anew.
-Who reads tables alone is told by the tables' next commits, one topic's at each question.
+Every change that a reader of topics can see has a slot in some WAL; seals and opening images of new
+owners are slots too. So a question lists the WALs of all brokers in one request. The listing begins
+behind the known end of the first WAL, where living brokers without slots count too. If the answer
+fills a page, the next question continues behind the known end of the WAL at which the page ended.
 
-Slots are deleted when they have been needless for `log.delete.grace.ms`. Between two questions that
-are farther apart some may have come and gone; then the answer is yes.
+Every 20th question is about the metadata log instead: it names new incarnations and deleted topics.
+After a change of it, the listing begins again with the first WAL. A reader of tables alone asks for
+the next commit of one topic's table at each question.
+
+A slot is deleted when it has been needless for `log.delete.grace.ms`. So slots may come and go
+between two questions that are far apart: then the answer is yes.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from tidelog.storage.table.table_state import TableState
 from tidelog.wal.format.object_format import wal_key, wal_position, wal_prefix
 
 PAGE_KEYS: Final = 1000
-"""What a store lists for one request."""
+"""The keys that a store lists in one request."""
 METADATA_TURN: Final = 20
-"""One question in so many is about the metadata log."""
+"""Every question with a multiple of this number is about the metadata log."""
 APART_MS_MAX: Final = 60_000
-"""By the clock on the wall, which goes on while a machine sleeps."""
+"""Questions further apart answer yes. The wall clock measures it: it counts a machine's sleep."""
 
 
 class Changes:
-    """What was known of a bucket at the last question."""
+    """The slots and the metadata that the last question found."""
 
     def __init__(self, access: BucketAccess, *, with_tails: bool) -> None:
-        """`with_tails`: not, for who reads tables alone."""
+        """`with_tails`: False for readers of tables alone."""
         self._access = access
         self._with_tails = with_tails
         self._newest: dict[Incarnation, Slot] = {}
@@ -67,7 +68,7 @@ class Changes:
             has_grown = await self._wals_have_grown()
         else:
             has_grown = await self._table_has_grown(tables)
-        # A question that fails has not been asked: what it has met is news for the next one.
+        # A failed question does not count: the next one finds the same changes.
         self._asked_ms = now_ms
         return has_grown or is_late
 

@@ -83,7 +83,7 @@ class Decisions:
                     self._by_producer[before.producer_id] = None
 
     def outcome(self, name: TransactionName) -> TransactionOutcome:
-        """What was known of a transaction."""
+        """The coordinator's knowledge of a transaction."""
         if name.producer_id not in self._by_producer:
             return TransactionOutcome.UNKNOWN
         current = self._by_producer[name.producer_id]
@@ -129,7 +129,7 @@ def excluded_transactions(
                 if has_early_marker
                 else TransactionOutcome.NOT_COMMITTED
             )
-        # A transaction that is decided and has no marker here hangs: nobody can tell its outcome.
+        # A decided transaction without a marker here hangs: no object tells its outcome.
         hangs = outcome is TransactionOutcome.BY_MARKER and is_open
         if outcome is TransactionOutcome.NOT_COMMITTED or hangs:
             excluded.add(name)

@@ -93,10 +93,10 @@ class PartitionView:
 def view_of(
     topic: str, image: PartitionImage, end: TableEnd, *, is_internal: bool
 ) -> PartitionView | None:
-    """The view that a table and a tail make, both read in this order; None where the table is too
-    old for the tail's base: then what lies between is in neither (rule G1).
+    """The view of a table and of a tail that was read after it.
 
-    CorruptObject where the table is ahead of the log: it holds only what was durable before.
+    None if the table is too old for the tail's base: records between them are in neither (rule G1).
+    Raises CorruptObject if the table is ahead of the log: a roll takes durable records only.
     """
     if image.table_next > end.table.next_offset:
         return None

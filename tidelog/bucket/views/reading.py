@@ -122,7 +122,7 @@ class TableEnds:
 
     tables: Mapping[TopicId, Table]
     snapshots: Mapping[TopicPartition, TableEnd]
-    """What stands for a table in internal topics."""
+    """The newest state snapshot of each internal partition, which has no table."""
 
     def of(self, partition: TopicPartition) -> TableEnd | CorruptObject | None:
         """One partition's; None where the topic was created only after the tables were read."""
@@ -147,7 +147,7 @@ class Reading:
 
     @property
     def view(self) -> BucketView:
-        """What was read."""
+        """The views so far."""
         return self._found
 
     async def read_ends(self, partitions: Iterable[TopicPartition]) -> TableEnds:
@@ -182,8 +182,11 @@ class Reading:
     async def read_tails(
         self, partitions: Iterable[TopicPartition], ends: TableEnds
     ) -> set[TopicPartition]:
-        """Read what follows these ends; those partitions that have to be read again, tables and
-        all. What is deleted meanwhile is left out."""
+        """Read the tails behind these ends.
+
+        Returns the partitions whose tables must be read again. Partitions that are deleted
+        meanwhile are left out.
+        """
         access = self._access
         state = await access.cluster.refresh()
         tenures = {each: found for each in partitions if (found := state.tenures(each))}

@@ -15,7 +15,7 @@ TABLES_MAX: Final = 1000
 
 
 class RememberedTables:
-    """Each table as of the last look; the next one reads what was committed since."""
+    """Each table as of the last look; the next look reads only later commits."""
 
     def __init__(self) -> None:
         self._held: dict[TopicId, tuple[TableLog, TableState]] = {}

@@ -1,9 +1,9 @@
 """A partition's rows in offset order: those of its segments, then those of its tail.
 
-An object that is missing raises MissingObject: compaction, retention or a roll has put something
-else in its place since the view was taken, or it is lost. Whoever reads takes a new view and goes
-on behind the last row that it has; what is committed reads the same in any later view, but for what
-retention and compaction have taken (rule F4).
+A missing object raises MissingObject. Compaction, retention or a roll has replaced it since the
+view was taken, or it is lost. The reader takes a new view and continues behind its last row (rule
+F4). Committed rows read the same in any later view, except those that retention and compaction have
+removed.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ async def partition_rows(
     committed: bool = True,
     keep: Keep | None = None,
 ) -> AsyncIterator[pa.RecordBatch]:
-    """The rows at offsets [start, upper), some MiB at a time. `committed` and `keep` are about the
-    tail (`TailReader.rows`); what is in segments is committed. `times`: segments and row groups
-    with no such rows are left out; the others come whole.
+    """The rows at offsets [start, upper), some MiB at a time. `committed` and `keep` concern
+    the tail (`TailReader.rows`); all rows of segments are committed. `times`: segments and row
+    groups without such rows are left out; the others come whole.
 
     Raises MissingObject and other CorruptObjects, UnsupportedFormat, StoreError.
     """

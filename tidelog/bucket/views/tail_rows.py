@@ -54,8 +54,8 @@ def rows_of(
     ordinals: Integers | None,
     kept: Booleans | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows at offsets [start, upper) of the extent, some MiB at a time, without markers and
-    what lies in `aborted`, and of the batches that are `kept` if that is given.
+    """The extent's rows at offsets [start, upper), some MiB at a time, without markers and without
+    those in `aborted`. With `kept`, only the rows of these batches.
 
     CorruptObject; rows already given are right.
     """

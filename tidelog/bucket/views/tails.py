@@ -1,7 +1,7 @@
 """Reads partitions' tails from WAL objects: few ranges, in parallel, in offset order.
 
-An object that is missing raises MissingObject. It may have been deleted because all of it is in the
-table by now: whoever reads takes a new view and looks again (rule F4).
+A missing object raises MissingObject. It may have been deleted because the table has all of its
+records by now. So the reader takes a new view and looks again (rule F4).
 """
 
 from __future__ import annotations
