@@ -14,9 +14,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from tidelog.broker.environment import BrokerEnvironment
-from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.client_memory import AnswerMemory
 from tidelog.broker.fairness.connection_limits import ConnectionLimits, descriptors_left
-from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.broker.network.opened_listeners import OpenedListeners, open_listeners
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.quotas.client_quotas import ClientQuotas

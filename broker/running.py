@@ -12,9 +12,9 @@ from tidelog.broker.clean.log_cleaner import LogCleaner
 from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.coordinate.transaction_admission import Admissions
 from tidelog.broker.environment import BrokerEnvironment
-from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.client_memory import AnswerMemory
 from tidelog.broker.fairness.connection_limits import ConnectionLimits
-from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.broker.handlers.services import Services
 from tidelog.broker.health import Health
 from tidelog.broker.maintenance import Maintenance

@@ -19,7 +19,7 @@ from tidelog.broker.dispatch.long_requests import LongRequests
 from tidelog.broker.dispatch.permissions.guard import Guard
 from tidelog.broker.dispatch.permissions.table import PERMISSIONS
 from tidelog.broker.dispatch.request_parts import DIVISIONS, Division, is_long
-from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.broker.handlers.cluster.versions import answer_api_versions, refuse_api_versions
 from tidelog.broker.handlers.error_responses import count_errors, error_response
 from tidelog.broker.handlers.request_context import (

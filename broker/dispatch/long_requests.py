@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from tidelog.broker.dispatch.request_parts import Division, cut, join
-from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.protocol.message import Request, Response
 from tidelog.protocol.wire import ELEMENTS_MAX, STEP_ELEMENTS
 

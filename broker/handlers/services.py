@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidelog.broker.authorization.authorizer import Authorizer
     from tidelog.broker.coordinate.coordinators import Coordinators
     from tidelog.broker.coordinate.transaction_admission import Admissions
-    from tidelog.broker.fairness.slice_turns import SliceTurns
+    from tidelog.broker.fairness.turns import SliceTurns
     from tidelog.broker.ownership.balancer import Rebalances
     from tidelog.broker.ownership.partition_moves import PartitionMoves
     from tidelog.broker.partitions.partitions import PartitionRegistry

@@ -19,8 +19,7 @@ from tidelog.broker.dispatch.dispatcher import (
     ReadyAnswer,
 )
 from tidelog.broker.dispatch.request_order import RequestOrder
-from tidelog.broker.fairness.answer_memory import AnswerMemory
-from tidelog.broker.fairness.request_memory import RequestMemory
+from tidelog.broker.fairness.client_memory import AnswerMemory, RequestMemory
 from tidelog.broker.handlers.request_context import CloseConnection, ConnectedClient
 from tidelog.protocol.headers import api_key_of
 from tidelog.protocol.wire import Buffer

@@ -20,10 +20,9 @@ from tidelog.broker.authentication.principal_rules import NoRuleMatches
 from tidelog.broker.authentication.sessions import LoginSession
 from tidelog.broker.authentication.tls import ListenerTls
 from tidelog.broker.dispatch.dispatcher import Dispatcher, ReadyAnswer
-from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.client_memory import AnswerMemory, RequestMemory
 from tidelog.broker.fairness.connection_limits import OF_ALL, ConnectionLimits, Displacement
 from tidelog.broker.fairness.frame_pace import FramePace, ReceiveLimits
-from tidelog.broker.fairness.request_memory import RequestMemory
 from tidelog.broker.fairness.turns import Turns
 from tidelog.broker.handlers.request_context import CloseConnection, ConnectedClient
 from tidelog.broker.handlers.services import Services
@@ -36,6 +35,7 @@ from tidelog.broker.network.tls_handshake import TlsHandshake
 from tidelog.broker.quotas.connection_rates import AcceptRates, ConnectionRates
 from tidelog.broker.quotas.metrics import QuotaMetrics
 from tidelog.broker.settings.listeners import ListenerConfig
+from tidelog.broker.telemetry.fault_log import SparseLog
 from tidelog.broker.telemetry.metrics import (
     ANSWER_BYTES_WAITING,
     CONNECTIONS,
@@ -43,7 +43,6 @@ from tidelog.broker.telemetry.metrics import (
     REQUEST_BYTES_IN_FLIGHT,
     REQUESTS_IN_FLIGHT,
 )
-from tidelog.broker.telemetry.sparse_log import SparseLog
 from tidelog.coordinator.cluster.records.client_quotas import QuotaKey
 from tidelog.principal import ANONYMOUS
 from tidelog.protocol.frames import FrameReader, new_scratch

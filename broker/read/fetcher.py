@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from tidelog.broker.fairness.answer_memory import AnswerMemory
-from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.fairness.client_memory import AnswerMemory
+from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.broker.partitions.partitions import Partition, PartitionError, Waiter, WaitQueue
 from tidelog.broker.read.fetch_session import FetchTarget
 from tidelog.broker.read.tiers import (

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from tidelog.broker.environment import BrokerEnvironment
-from tidelog.broker.fairness.answer_memory import AnswerMemory
-from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.fairness.client_memory import AnswerMemory
+from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.broker.read.fetcher import Fetcher
 from tidelog.broker.read.metrics import ColdReadCollector, ReadCollector
 from tidelog.broker.read.offset_lookup import OffsetLookup

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.access import Access, Need, Want, cluster
-from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.protocol.error_codes import ErrorCode
 
 SLICE_TOPICS: Final = 256

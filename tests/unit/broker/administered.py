@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from tidelog.broker.authorization.authorizer import Authorizer
-from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import Services
 from tidelog.broker.ownership.partition_giving import PartitionGiving

@@ -17,9 +17,9 @@ from tidelog.broker.authentication.sessions import Sessions
 from tidelog.broker.authentication.tls import ListenerTls
 from tidelog.broker.dispatch.dispatcher import Dispatcher, Handler
 from tidelog.broker.dispatch.long_requests import LongRequests
-from tidelog.broker.fairness.answer_memory import AnswerMemory
+from tidelog.broker.fairness.client_memory import AnswerMemory
 from tidelog.broker.fairness.connection_limits import ConnectionLimits, descriptors_left
-from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.broker.handlers.services import Services
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.server import KafkaServer

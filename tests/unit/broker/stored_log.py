@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
-from tidelog.broker.fairness.answer_memory import AnswerMemory
-from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.fairness.client_memory import AnswerMemory
+from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.broker.partitions.partitions import Partition
 from tidelog.broker.read.fetch_session import FetchTarget
 from tidelog.broker.read.fetcher import Fetcher, FetchLimits, Isolation, PartitionRead

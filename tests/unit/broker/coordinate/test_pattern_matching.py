@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.broker.coordinate import pattern_matching
-from tidelog.broker.coordinate.pattern_matching import PatternMatching
+from tidelog.broker.coordinate import group_work
+from tidelog.broker.coordinate.group_work import PatternMatching
 from tidelog.coordinator import patterns as expressions
 from tidelog.coordinator.patterns import InvalidPattern
 from tidelog.coordinator.runtime import CoordinatorRefused
@@ -130,7 +130,7 @@ def test_who_has_gone_is_passed_over() -> None:
 
 
 def test_not_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pattern_matching, "EXPRESSIONS_WAITING_MAX", 2)
+    monkeypatch.setattr(group_work, "EXPRESSIONS_WAITING_MAX", 2)
 
     async def story(matching: PatternMatching, worker: Worker) -> None:
         asked = [asyncio.create_task(matching.matching(str(n), ["1"])) for n in range(5)]

@@ -11,7 +11,7 @@ from tests.simulation.world.loop import SimulatedLoop
 from tests.unit.broker.dispatch.test_request_parts import deleted, deleting, entries
 from tidelog.broker.dispatch.long_requests import PARTS_IN_FLIGHT_MAX, LongRequests
 from tidelog.broker.dispatch.request_parts import DIVISIONS
-from tidelog.broker.fairness.slice_turns import SliceTurns
+from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.errors import MalformedMessage
 from tidelog.protocol.message import Request, Response

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator
 
 from tests.simulation.world.loop import SimulatedLoop
-from tidelog.broker.fairness.slice_turns import REST_SECONDS_MAX, SliceTurns
+from tidelog.broker.fairness.turns import REST_SECONDS_MAX, SliceTurns
 
 Story = Callable[[SliceTurns], Awaitable[None]]
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from tests.unit.broker.loopback import dispatcher_of
 from tidelog.broker.dispatch.dispatcher import Dispatcher
-from tidelog.broker.fairness.answer_memory import AnswerMemory
-from tidelog.broker.fairness.request_memory import RequestMemory
+from tidelog.broker.fairness.client_memory import AnswerMemory, RequestMemory
 from tidelog.broker.handlers.request_context import ConnectedClient, RequestContext
 from tidelog.broker.network.connection import ServedConnection, TakenRequest
 from tidelog.broker.telemetry.metrics import BrokerMetrics

@@ -20,7 +20,7 @@ from tests.unit.broker.network.connection_world import (
     produce_frame,
     taken_by,
 )
-from tidelog.broker.fairness.request_memory import RequestMemory
+from tidelog.broker.fairness.client_memory import RequestMemory
 from tidelog.broker.handlers.request_context import CloseConnection, RequestContext
 from tidelog.broker.network.connection import ServedConnection
 from tidelog.broker.telemetry.metrics import BrokerMetrics

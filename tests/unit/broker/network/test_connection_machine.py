@@ -29,7 +29,7 @@ from tests.unit.broker.network.connection_world import (
     produce_frame,
 )
 from tidelog.broker.dispatch.request_order import SIDE_BY_SIDE
-from tidelog.broker.fairness.request_memory import RequestMemory
+from tidelog.broker.fairness.client_memory import RequestMemory
 from tidelog.broker.handlers.cluster.versions import answer_api_versions
 from tidelog.broker.handlers.request_context import CloseConnection
 from tidelog.broker.network.connection import ServedConnection, TakenRequest

@@ -13,8 +13,7 @@ from tests.unit.broker.network.connection_world import (
     produce_frame,
     taken_by,
 )
-from tidelog.broker.fairness.answer_memory import AnswerMemory
-from tidelog.broker.fairness.request_memory import LARGE_BYTES, RequestMemory
+from tidelog.broker.fairness.client_memory import LARGE_BYTES, AnswerMemory, RequestMemory
 from tidelog.protocol.schemas.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 

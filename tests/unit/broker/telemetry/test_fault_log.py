@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from tidelog.broker.telemetry.fault_log import FaultLog
-from tidelog.broker.telemetry.sparse_log import REMEMBERED_MAX, TOLD_EVERY_SECONDS
+from tidelog.broker.telemetry.fault_log import REMEMBERED_MAX, TOLD_EVERY_SECONDS, FaultLog
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptObject, MissingObject
 

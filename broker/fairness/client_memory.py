@@ -1,4 +1,4 @@
-"""The memory of clients' requests over all connections. Pure.
+"""The memory of clients' requests and of their answers, over all connections. Pure.
 
 A request counts from its first byte until its answer, by its received bytes. When its size is known
 and more of it has to arrive, its memory is reserved: its full size counts. Until then its
@@ -6,10 +6,13 @@ connection waits. A connection without a request also waits, while the limit is 
 with reserved memory may always continue: if it stalls, its client is at fault.
 
 Large requests share a part of the memory, and very large ones a part of that. So small requests
-never wait for large ones.
+never wait for large ones. Memory for one request is reserved even above the limit. So held bytes
+stay below the limit, plus one request, plus one read of each connection.
 
-Memory for one request is reserved even above the limit. So held bytes stay below the limit, plus
-one request, plus one read of each connection.
+Answers count until clients have taken them. Each connection has a limit of its own: none of its
+requests starts while too many bytes of its answers wait. Large answers, those of fetches, are cut
+to the room that is left. So many clients that do not read stay within the common limit, except the
+smallest answer: one batch.
 """
 
 from __future__ import annotations
@@ -200,3 +203,30 @@ class _Queue(Generic[C]):
         if not turn or turn != self._first_turn:
             self._first_turn, self._first_since = turn, now
         return now - self._first_since
+
+
+_SHARE: Final = 4
+"""One answer may take 1/4 of the room that is left."""
+
+
+class AnswerMemory:
+    """The unread answers of all connections."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.bytes_held = 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the server must evict clients that do not take their answers."""
+        return self.bytes_held > self._bytes_max // 2
+
+    @property
+    def answer_bytes_max(self) -> int:
+        """The size limit of the next answer; at least 1, so that it makes progress."""
+        return max(1, (self._bytes_max - self.bytes_held) // _SHARE)
+
+    def change(self, size: int) -> None:
+        """Add `size` held bytes, which may be negative."""
+        self.bytes_held += size
+        assert self.bytes_held >= 0
