@@ -213,7 +213,7 @@ def _no_lease() -> list[Patch]:
 
 def _requests_overtake() -> list[Patch]:
     """All requests of a connection are served side by side."""
-    return [(RequestOrder, "admits", lambda *_: True)]
+    return [(RequestOrder, "may_begin", lambda *_: True)]
 
 
 def _place_for_partition() -> list[Patch]:
