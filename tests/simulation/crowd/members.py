@@ -12,7 +12,7 @@ from tests.simulation.world.process import SimulatedProcess
 from tidelog.broker.broker import Broker
 from tidelog.broker.running import RunningBroker
 from tidelog.bucket.reachability import needed_incarnations
-from tidelog.coordinator.cluster.membership.balance import plan_moves
+from tidelog.coordinator.cluster.membership.assignment import plan_moves
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import Record
 from tidelog.coordinator.cluster.state.state import ClusterState
