@@ -30,7 +30,7 @@ PARTS = (
     *("throughput", "latency", "transactions", "scale"),
     *("conversion", "roll", "cold", "recovery", "restarts", "distant", "spark", "clients"),
     "security",
-    *("failover", "sharing", "moving", "cluster-costs"),
+    *("failover", "sharing", "moving", "cluster-costs", "idle"),
 )
 CLUSTER_PARTITIONS = 10_000
 BUSY_PARTITIONS = 1_000
@@ -110,7 +110,7 @@ def measure(
             results.security = security.measure_security(
                 folder / "security", CACHE, share, arguments.without
             )
-        case "failover" | "sharing" | "moving" | "cluster-costs":
+        case "failover" | "sharing" | "moving" | "cluster-costs" | "idle":
             print(f"measuring clusters: {part}", file=sys.stderr, flush=True)
             measure_cluster(part, results, folder / part, arguments)
         case "spark":
@@ -230,9 +230,9 @@ def measure_cluster(
         case "moving":
             results.moving = moving.measure_moving(folder, max(3, int(MOVES * share)))
         case "cluster-costs":
-            results.costs = costs.measure_costs(
-                folder, CACHE, share, IDLE_SECONDS, with_kafka=with_kafka
-            )
+            results.costs = costs.measure_costs(folder, CACHE, share, with_kafka=with_kafka)
+        case "idle":
+            results.idle = costs.measure_idle(folder, IDLE_SECONDS)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,11 @@ from benchmarks.clients.clients import Speeds, client_lines
 from benchmarks.cluster.cluster_report import (
     cost_lines,
     failover_lines,
+    idle_lines,
     moving_lines,
     sharing_lines,
 )
-from benchmarks.cluster.costs import Costs
+from benchmarks.cluster.costs import Costs, Idle
 from benchmarks.cluster.failover import Failover
 from benchmarks.cluster.moving import Moving
 from benchmarks.cluster.sharing import Sharing
@@ -68,6 +69,7 @@ class Results:
     sharing: Sharing | None = None
     moving: Moving | None = None
     costs: Costs | None = None
+    idle: Idle | None = None
 
 
 def run_of(results: Results) -> str:
@@ -120,6 +122,8 @@ def tables(results: Results) -> str:
         lines += moving_lines(results.moving)
     if results.costs is not None:
         lines += cost_lines(results.costs)
+    if results.idle is not None:
+        lines += idle_lines(results.idle)
     return "\n".join(lines)
 
 

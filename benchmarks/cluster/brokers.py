@@ -6,6 +6,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -44,10 +45,12 @@ def brokers(
 ) -> Iterator[ClusterTarget]:
     """Brokers on one folder, whose requests take so much longer than the disk's."""
     with contextlib.ExitStack() as stack:
-        servers = [
-            stack.enter_context(start_broker(folder, number, put_ms, get_ms, **settings))
-            for number in range(count)
-        ]
+
+        def start(number: int) -> BrokerProcess:
+            return stack.enter_context(start_broker(folder, number, put_ms, get_ms, **settings))
+
+        with ThreadPoolExecutor(count) as pool:
+            servers = list(pool.map(start, range(count)))
         yield of_brokers(servers)
 
 

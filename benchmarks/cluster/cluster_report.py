@@ -7,7 +7,7 @@ from statistics import median
 
 from benchmarks.broker.throughput import Measured
 from benchmarks.cluster.brokers import NODES
-from benchmarks.cluster.costs import SHAPE, Costs
+from benchmarks.cluster.costs import SHAPE, Costs, Idle
 from benchmarks.cluster.failover import Failover
 from benchmarks.cluster.moving import GET_MS, PUT_MS, Moving
 from benchmarks.cluster.sharing import SHARE, Sharing
@@ -77,7 +77,7 @@ def moving_lines(found: Moving) -> list[str]:
 
 
 def cost_lines(found: Costs) -> list[str]:
-    """Throughput and CPU by the number of brokers, and what an idle one costs."""
+    """Throughput and CPU by the number of brokers."""
     lines = [
         f"## One, two and three brokers on the same cores: {SHAPE.label}",
         "",
@@ -98,13 +98,15 @@ def cost_lines(found: Costs) -> list[str]:
             ratio = cpu / _cpu(one, direction) if _cpu(one, direction) else float("nan")
             cells += [f"{rate:.0f}", f"{cpu:.2f}", f"{ratio:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
-    idle = found.idle
+    return [*lines, ""]
+
+
+def idle_lines(idle: Idle) -> list[str]:
+    """The requests, money and memory of an idle broker."""
     hourly = ", ".join(
         f"{requests:.0f} {operation}" for operation, requests in idle.requests_an_hour.items()
     )
     return [
-        *lines,
-        "",
         "## An idle broker of three",
         "",
         "| requests an hour | of which | dollars a month | resident memory MB | share of a core |",

@@ -33,13 +33,10 @@ class Costs:
 
     ours: dict[int, list[dict[str, Measured]]] = field(default_factory=dict)
     peer: list[dict[str, Measured]] = field(default_factory=list)
-    idle: Idle = field(default_factory=Idle)
 
 
-def measure_costs(
-    folder: Path, cache: Path, share: float, idle_seconds: float, *, with_kafka: bool
-) -> Costs:
-    """Load one, two and three brokers, and three nodes of Kafka; then watch three idle brokers."""
+def measure_costs(folder: Path, cache: Path, share: float, *, with_kafka: bool) -> Costs:
+    """Load one, two and three brokers, and three nodes of Kafka."""
     found = Costs()
     for count in range(1, NODES + 1):
         with brokers(folder / str(count), count, **WAL_ALONE) as target:
@@ -47,9 +44,13 @@ def measure_costs(
     if with_kafka:
         with kafka_nodes(folder / "kafka", cache) as target:
             found.peer = _loaded(target, share)
-    with brokers(folder / "idle", NODES) as target:
-        found.idle = _idle(target, idle_seconds)
     return found
+
+
+def measure_idle(folder: Path, seconds: float) -> Idle:
+    """Watch three brokers without clients, from some seconds after their start on."""
+    with brokers(folder, NODES) as target:
+        return _idle(target, seconds)
 
 
 def _loaded(target: ClusterTarget, share: float) -> list[dict[str, Measured]]:
@@ -59,7 +60,7 @@ def _loaded(target: ClusterTarget, share: float) -> list[dict[str, Measured]]:
 
 
 def _idle(target: ClusterTarget, seconds: float) -> Idle:
-    """The means of the brokers, from some seconds after their start on."""
+    """The means of the brokers."""
     time.sleep(seconds / 4)
     before = [_requests(each.metrics_url) for each in target.members]
     cpu_before = target.usage().cpu_seconds

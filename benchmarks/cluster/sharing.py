@@ -5,7 +5,6 @@ All partitions have records, so each has a base and a WAL to read.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import NamedTuple
 from benchmarks.cluster.brokers import (
     NODES,
     brokers,
-    of_brokers,
     partitions_served,
     start_broker,
 )
@@ -55,15 +53,13 @@ def measure_sharing(folder: Path, partitions: int) -> Sharing:
         _until(lambda: sum(partitions_served([broker])) >= partitions)
         start = time.perf_counter() - begun
     joining = partitions // TOPICS
-    with contextlib.ExitStack() as stack:
-        place = folder / "joining"
-        servers = [stack.enter_context(start_broker(place, number)) for number in range(NODES - 1)]
-        target = of_brokers(servers)
+    place = folder / "joining"
+    with brokers(place, NODES - 1) as target:
         _fill(target.bootstrap, target.create_topic, joining)
         begun = time.perf_counter()
-        newcomer = stack.enter_context(start_broker(place, NODES - 1))
-        _until(lambda: partitions_served([newcomer])[0] >= SHARE * joining / NODES)
-        join = time.perf_counter() - begun
+        with start_broker(place, NODES - 1) as newcomer:
+            _until(lambda: partitions_served([newcomer])[0] >= SHARE * joining / NODES)
+            join = time.perf_counter() - begun
     return Sharing(partitions, start_empty, start, joining, join)
 
 

@@ -68,7 +68,7 @@ def test_the_cpu_of_more_brokers_is_set_against_ones() -> None:
     peer = [{"produce": measured(100.0, 5.5), "consume": measured(500.0, 0.5)}]
     idle = Idle({"put": 1800.0, "get": 3600.0}, 7.5, 120.0, 0.01)
 
-    rows = rows_of(tables(Results("make bench", costs=Costs(ours, peer, idle))))
+    rows = rows_of(tables(Results("make bench", costs=Costs(ours, peer), idle=idle)))
 
     assert rows["Tidelog, 3"][:3] == ["280", "1.30", "1.18"]
     assert rows["Kafka, 3, three replicas"][:3] == ["100", "5.50", "5.00"]
