@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
+from tidelog.broker.telemetry.zones import zone_of
+from tidelog.coordinator.cluster.membership.zone_use import ZoneUse
 from tidelog.coordinator.cluster.records.topics import Topic
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.hashing import partition_for
@@ -27,12 +29,14 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
         state: Callable[[], ClusterState],
         partitions: PartitionRegistry,
         start: Callable[[Partition], CoordinatorRuntime[CommandT, RecordT, ReplyT]],
+        zone_use: ZoneUse,
     ) -> None:
-        """`start` creates a partition's coordinator and starts it."""
+        """`start` creates a partition's coordinator and starts it. `zone_use` counts `note_use`."""
         self._topic_name = topic_name
         self._state = state
         self._partitions = partitions
         self._start = start
+        self._zone_use = zone_use
         self._running: dict[
             TopicPartition, tuple[Partition, CoordinatorRuntime[CommandT, RecordT, ReplyT]]
         ] = {}
@@ -64,6 +68,17 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
         if topic is None:
             return None
         return TopicPartition(topic.topic_id, partition_for(key, topic.partition_count))
+
+    def note_use(self, key: str, client_id: str | None, rack: str | None = None) -> None:
+        """Count a client's request for the key by the client's zone. `rack`: `client.rack`."""
+        place = self.place_of(key)
+        if place in self._running:
+            self._zone_use.note(place, zone_of(client_id, rack))
+
+    @property
+    def places(self) -> Collection[TopicPartition]:
+        """The partitions whose coordinators run here."""
+        return self._running.keys()
 
     def at(self, partition: TopicPartition) -> CoordinatorRuntime[CommandT, RecordT, ReplyT] | None:
         """The coordinator whose log the partition is."""

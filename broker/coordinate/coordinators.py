@@ -23,6 +23,7 @@ from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.settings.tables.groups import BIDIRECTIONAL, DOWNGRADE, UPGRADE
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.coordinator.budget import Budget
+from tidelog.coordinator.cluster.membership.zone_use import ZoneUse
 from tidelog.coordinator.cluster.records.records import (
     ConfigScope,
     Record,
@@ -72,7 +73,7 @@ from tidelog.coordinator.transaction.machine import TransactionMachine
 from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.errors import TidelogError
-from tidelog.identifiers import TopicId
+from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.wal.write.writer import WalWriter
 
 logger = logging.getLogger(__name__)
@@ -142,9 +143,12 @@ class Coordinators:
             environment.entropy,
             environment.crash_points,
         )
-        self.groups = CoordinatorSet(GROUP_TOPIC, state, partitions, self._start_groups)
+        self._zone_use = ZoneUse()
+        self.groups = CoordinatorSet(
+            GROUP_TOPIC, state, partitions, self._start_groups, self._zone_use
+        )
         self.transactions = CoordinatorSet(
-            TRANSACTION_TOPIC, state, partitions, self._start_transactions
+            TRANSACTION_TOPIC, state, partitions, self._start_transactions, self._zone_use
         )
         # A deletion record names the topic by id only, and the state has forgotten the name.
         self._topic_names = {topic.topic_id: topic.name for topic in state().topics.values()}
@@ -154,6 +158,11 @@ class Coordinators:
     def markers_unwritten(self) -> int:
         """Decided transactions whose markers some partition lacks. Any thread may read this."""
         return self._delivery.unwritten
+
+    def wanted_zones(self) -> Mapping[TopicPartition, str]:
+        """The zones from which most requests for this broker's coordinators come."""
+        places = (*self.groups.places, *self.transactions.places)
+        return self._zone_use.wanted(places, self._environment.clock.monotonic())
 
     def follow(self, records: Sequence[Record]) -> None:
         """Follow an entry of the metadata log that the partitions have followed."""

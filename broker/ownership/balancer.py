@@ -5,6 +5,9 @@ have come or gone, and at intervals. After a fence it waits a session timeout, b
 open the dead broker's partitions then. Moves go in groups, so that few partitions are on their way
 at a time, and the moves of a minute are bounded.
 
+If the counts are within the tolerance, it gives away partitions of coordinators whose clients are
+in another zone, one at a time, to brokers there.
+
 A failed group changes nothing: its partitions stay, and the next look plans anew.
 
 While this broker is being drained, it gives away all that it has, and what it is still given. An
@@ -32,7 +35,11 @@ from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.clock import Clock
 from tidelog.concurrency import all_results
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.membership.assignment import plan_moves
+from tidelog.coordinator.cluster.membership.assignment import (
+    keeps_balance,
+    plan_moves,
+    plan_zone_moves,
+)
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     BrokerRegistered,
@@ -43,7 +50,7 @@ from tidelog.coordinator.cluster.records.records import (
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import Refused, TidelogError
-from tidelog.identifiers import BrokerId, Incarnation
+from tidelog.identifiers import BrokerId, Incarnation, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.object_store import StoreError
 
@@ -51,6 +58,8 @@ logger = logging.getLogger(__name__)
 
 MOVES_A_REQUEST_MAX: Final = 512
 """The moves of one `rebalance`, so that its answer comes in seconds."""
+ZONE_MOVES_AT_ONCE_MAX: Final = 1
+"""Members of a group must find its coordinator again: few groups at a time."""
 MINUTE_SECONDS: Final = 60.0
 DRAINING_SECONDS: Final = 1.0
 """How often a draining broker looks whether it was given partitions, or can give more of them."""
@@ -66,12 +75,15 @@ class Balancer:
         giving: PartitionGiving,
         clock: Clock,
         settings: Callable[[], BrokerSettings],
+        wanted_zones: Callable[[], Mapping[TopicPartition, str]],
     ) -> None:
+        """`wanted_zones`: the zones whose clients use this broker's coordinators most."""
         self._metadata = metadata
         self._me = me
         self._giving = giving
         self._clock = clock
         self._settings = settings
+        self._wanted_zones = wanted_zones
         self._look_at = clock.monotonic()
         self._news = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -112,9 +124,10 @@ class Balancer:
         settings = self._settings()
         if not settings.boolean("auto.leader.rebalance.enable"):
             return 0
+        tolerance_percent = settings.integer("leader.imbalance.per.broker.percentage")
         async with self._turn:
-            return await self._give_group(
-                settings.integer("leader.imbalance.per.broker.percentage")
+            return await self._give_group(tolerance_percent) or await self._give_to_zone(
+                tolerance_percent
             )
 
     async def _give_group(self, tolerance_percent: int) -> int:
@@ -124,8 +137,30 @@ class Balancer:
             tolerance_percent,
             MOVES_AT_ONCE_MAX,
             self._giving.stuck,
+            self._wanted_zones(),
         )
         return len(await self._giving.give(moves)) if moves else 0
+
+    async def _give_to_zone(self, tolerance_percent: int) -> int:
+        wanted = self._wanted_zones()
+        moves = plan_zone_moves(
+            self._metadata.state,
+            self._me.epoch,
+            wanted,
+            tolerance_percent,
+            ZONE_MOVES_AT_ONCE_MAX,
+            self._giving.stuck,
+        )
+        if not moves:
+            return 0
+        given = await self._giving.give(
+            moves,
+            lambda state, place, receiver: keeps_balance(state, place, receiver, tolerance_percent),
+        )
+        for place in given:
+            about = {"partition": str(place), "zone": wanted[place]}
+            logger.info("a coordinator moves to the zone of its clients", extra=about)
+        return len(given)
 
     def _pause(self, given: int) -> float:
         if self._is_draining:

@@ -59,7 +59,9 @@ def new_ownership(
         security=security,
     )
     giving = PartitionGiving(metadata, writes, coordinators.keep_in_step)
-    balancer = Balancer(metadata, me, giving, environment.clock, settings)
+    balancer = Balancer(
+        metadata, me, giving, environment.clock, settings, coordinators.wanted_zones
+    )
     moves = PartitionMoves(membership.state, me, giving, recovery, peers)
     rebalances = Rebalances(membership.state, me, balancer, peers)
     return Ownership(watcher, recovery, giving, balancer, moves, rebalances)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from tidelog.broker.append.write_path import WritePath
 from tidelog.broker.partitions.partitions import Partition
@@ -38,6 +39,9 @@ from tidelog.storage.object_store import StoreError
 from tidelog.wal.log.tenure import TenureEnd
 
 logger = logging.getLogger(__name__)
+
+Allows: TypeAlias = Callable[[ClusterState, TopicPartition, Epoch], bool]
+"""Whether a partition may move to a receiver in a state."""
 
 
 class PartitionGiving:
@@ -54,14 +58,19 @@ class PartitionGiving:
         self._under_way: dict[TopicPartition, Epoch] = {}
         self._begun: set[asyncio.Task[frozenset[TopicPartition]]] = set()
 
-    async def give(self, receivers: Mapping[TopicPartition, Epoch]) -> frozenset[TopicPartition]:
+    async def give(
+        self, receivers: Mapping[TopicPartition, Epoch], allows: Allows = lambda *_: True
+    ) -> frozenset[TopicPartition]:
         """Give each partition to its receiver, and return those that were given.
+
+        `allows`: whether a move may be appended to a state; asked once more at the append.
 
         The others are not served by this broker, are damaged, or have a receiver that is not live;
         they stay as they are. Raises WalLost or Fenced if the incarnation has ended, and StoreError
         after which all partitions are served again. A cancelled caller does not know the outcome.
         """
-        begun = asyncio.create_task(self._give(receivers), name="partitions are given away")
+        giving = self._give(receivers, allows)
+        begun = asyncio.create_task(giving, name="partitions are given away")
         self._begun.add(begun)
         begun.add_done_callback(self._begun.discard)
         return await asyncio.shield(begun)
@@ -83,7 +92,9 @@ class PartitionGiving:
             task.cancel()
         await asyncio.gather(*begun, return_exceptions=True)
 
-    async def _give(self, receivers: Mapping[TopicPartition, Epoch]) -> frozenset[TopicPartition]:
+    async def _give(
+        self, receivers: Mapping[TopicPartition, Epoch], allows: Allows
+    ) -> frozenset[TopicPartition]:
         registry = self._writes.partitions
         found = [registry.get(place) for place in receivers]
         giving = [each for each in found if each is not None and each.fault is None]
@@ -93,17 +104,20 @@ class PartitionGiving:
         self._under_way |= {place: receivers[place] for place in places}
         self._withheld()
         try:
-            return await self._move_when_durable(giving, receivers)
+            return await self._move_when_durable(giving, receivers, allows)
         finally:
             for place in places:
                 del self._under_way[place]
 
     async def _move_when_durable(
-        self, giving: Sequence[Partition], receivers: Mapping[TopicPartition, Epoch]
+        self,
+        giving: Sequence[Partition],
+        receivers: Mapping[TopicPartition, Epoch],
+        allows: Allows,
     ) -> frozenset[TopicPartition]:
         await self._writes.durable()
         try:
-            return await self._move(giving, receivers)
+            return await self._move(giving, receivers, allows)
         except (Refused, StoreError):
             # Nothing was appended. After another error the incarnation has ended: the partitions
             # stay withheld.
@@ -111,7 +125,10 @@ class PartitionGiving:
             raise
 
     async def _move(
-        self, giving: Sequence[Partition], receivers: Mapping[TopicPartition, Epoch]
+        self,
+        giving: Sequence[Partition],
+        receivers: Mapping[TopicPartition, Epoch],
+        allows: Allows,
     ) -> frozenset[TopicPartition]:
         slot = self._writes.wal.durable_end
         moves = [
@@ -127,7 +144,12 @@ class PartitionGiving:
         ]
 
         def build(state: ClusterState) -> list[PartitionMoved]:
-            return [move for move in moves if self._may_move(state, move)]
+            return [
+                move
+                for move in moves
+                if self._may_move(state, move)
+                and allows(state, TopicPartition(move.topic_id, move.partition), move.owner)
+            ]
 
         await self._metadata.append(self._epoch, build)
         state = self._metadata.state

@@ -32,9 +32,14 @@ def named_zone(client_id: str) -> str | None:
     return None if found is None else found[1]
 
 
+def zone_of(client_id: str | None, rack: str | None = None) -> str | None:
+    """A client's zone. `rack`: `client.rack`, which comes first."""
+    return rack or (named_zone(client_id) if client_id else None)
+
+
 def crossing(own: str | None, client_id: str | None, rack: str = "") -> Crossing:
     """Whether bytes of a client cross zones. `own`: the broker's zone; `rack`: `client.rack`."""
-    zone = rack or (named_zone(client_id) if client_id else None)
+    zone = zone_of(client_id, rack)
     if own is None or zone is None:
         return Crossing.UNKNOWN
     return Crossing.SAME if zone == own else Crossing.OTHER

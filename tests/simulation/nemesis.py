@@ -392,8 +392,9 @@ class Nemesis:
             setattr(settings, name, getattr(self._usual, name))
 
     async def _refuse_puts(self) -> None:
-        """Reads go on; nothing can be written. (A bucket above its quota.)"""
-        self._cluster.store.refuse_puts_for(10 ** self._random.uniform(-0.5, 1.3))
+        """Reads go on; nothing can be written. (A bucket above its quota.) Every other time for
+        longer than a session."""
+        self._cluster.store.refuse_puts_for(10 ** self._random.uniform(0.6, 1.3))
 
     async def _resets(self) -> None:
         victim = self._victim()

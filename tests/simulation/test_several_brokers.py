@@ -11,6 +11,7 @@ from tests.simulation.run import Result, run
 from tests.simulation.test_cluster import variants
 from tests.simulation.tidelog_system import tidelog_system
 from tests.simulation.variants.cluster_variants import CLUSTER_VARIANTS
+from tests.simulation.variants.membership_variants import MEMBERSHIP_VARIANTS
 from tests.simulation.variants.variants import broken
 from tests.simulation.workloads import WORKLOADS, workload_of
 
@@ -71,6 +72,10 @@ _SHOWN_BY = {
     "drained-gets-partitions": 7,
     "reassign-before-seal": 9,
     "additions-when-appended": 3,
+    "open-left-out": 2,
+    "judge-across-outage": 7,
+    "newer-records-early": 3,
+    "hints-needed": 12,
 }
 """The seed that shows a variant, if not the first one."""
 _SEARCHED_MAX = 60
@@ -78,8 +83,16 @@ _QUICK = {
     "accept-while-giving",
     "serve-what-was-given",
     "remote-markers-assumed",
+    "newer-records-early",
 }
+_SECONDS = {"judge-across-outage": 45.0, "collector-blind": SEGMENT_SECONDS}
+"""Of variants that need time: an outage longer than a session, or a deletion."""
+_OF_SEGMENTS = {"collector-blind"}
 _WORKLOADS = {
+    "markers-without-ordinal": "transactions",
+    "open-left-out": "transactions",
+    "hints-needed": "groups",
+    "collector-blind": "transactions",
     "remote-markers-first": "transactions",
     "remote-markers-assumed": "transactions",
     "refused-markers-settle": "transactions",
@@ -93,12 +106,21 @@ def caught_by(variant: str) -> int | None:
     """The first seed that notices what is broken."""
     seeds = islice(count(_SHOWN_BY.get(variant, 1)), _SEARCHED_MAX)
     workload = _WORKLOADS.get(variant, "log")
+    seconds, segments = _SECONDS.get(variant, VARIANT_SECONDS), variant in _OF_SEGMENTS
     with broken(variant):
         return next(
-            (seed for seed in seeds if not simulate(seed, workload, VARIANT_SECONDS).valid), None
+            (
+                seed
+                for seed in seeds
+                if not simulate(seed, workload, seconds, segments=segments).valid
+            ),
+            None,
         )
 
 
-@pytest.mark.parametrize("variant", variants((*CLUSTER_VARIANTS, "fence-unread"), _QUICK))
+_VARIANTS = (*CLUSTER_VARIANTS, *MEMBERSHIP_VARIANTS, "fence-unread")
+
+
+@pytest.mark.parametrize("variant", variants(_VARIANTS, _QUICK))
 def test_a_broken_cluster_is_caught(variant: str) -> None:
     assert caught_by(variant) is not None

@@ -23,9 +23,12 @@ from tests.simulation.coverage import CountedCrashPoints
 from tests.simulation.rules.drain_watch import watch_drains
 from tests.simulation.rules.fence_watch import watch_fence
 from tests.simulation.rules.independent import compare
+from tests.simulation.rules.outage_watch import watch_outages
+from tests.simulation.rules.version_watch import watch_versions
 from tests.simulation.run import FINAL_READER, System
 from tests.simulation.world.offload import SimulatedOffload
 from tests.simulation.world.patches import Patch
+from tests.simulation.world.releases import earlier_release, lost_hints
 from tidelog.broker.broker import Broker
 from tidelog.broker.clean import table_path
 from tidelog.broker.environment import BrokerEnvironment
@@ -56,6 +59,10 @@ _REOPENS_PROBABILITY = 1 / 3
 """That partitions leave and come back in a run."""
 _DRAINS_AT = 3
 """Of four seeds the one in which brokers are drained."""
+_EARLIER_PROBABILITY = 0.5
+"""That one broker is of an earlier release at first, where brokers are drained."""
+_HINTS_LOST_PROBABILITY = 0.2
+"""That no broker hears another one's hints."""
 _UNDECIDED_MS = GRACE_MS // 2 - 2000
 """Below half of the grace, as what bounds an append must be (rule A2)."""
 
@@ -72,15 +79,26 @@ def tidelog_system(seed: int, *, segments: bool = False, brokers: int = 1) -> Sy
     if brokers > 1:
         moves = random.Random(f"moves {seed}").choice(PAUSES_SECONDS_MEAN)
 
+    drains = brokers > 1 and seed % 4 == _DRAINS_AT
+    releases = random.Random(f"releases {seed}")
+    has_earlier = drains and releases.random() < _EARLIER_PROBABILITY
+    hints = random.Random(f"hints {seed}").random()
+    loses_hints = brokers > 1 and hints < _HINTS_LOST_PROBABILITY
+
+    def patches() -> list[Patch]:
+        found = _patches(random.Random(f"patches {seed}")) if segments else []
+        found += lost_hints() if loses_hints else []
+        return found + (earlier_release(releases, brokers) if has_earlier else [])
+
     client, kafka, bucket = clients(settings)
     return System(
-        serving(settings, reopens, moves, drains=brokers > 1 and seed % 4 == _DRAINS_AT),
+        serving(settings, reopens, moves, drains=drains),
         client,
         kafka,
         bucket,
         segments=segments,
         brokers=brokers,
-        patches=lambda: _patches(random.Random(f"patches {seed}")) if segments else [],
+        patches=patches,
     )
 
 
@@ -145,8 +163,7 @@ def serving(
         incarnation = Broker(options, world, BrokerMetrics())
         process.at_term(incarnation.stop)
         beside = [
-            asyncio.create_task(watch(incarnation, environment))
-            for watch in (watch_fence, *watches)
+            asyncio.create_task(watch(incarnation, environment)) for watch in (_watch, *watches)
         ]
         if reopens is not None:
             chance = random.Random(f"reopenings {environment.process.name} {reopens}")
@@ -166,6 +183,15 @@ def serving(
                 task.cancel()
 
     return serve
+
+
+async def _watch(broker: Broker, environment: Environment) -> None:
+    """Look for entries of the metadata log that a right broker does not write, and for its end."""
+    await broker.ready.wait()
+    if broker.running is not None:
+        watch_outages(broker.running, environment)
+        watch_versions(broker.running, environment)
+    await watch_fence(broker, environment)
 
 
 def _patches(chance: random.Random) -> list[Patch]:

@@ -81,6 +81,8 @@ async def consumer_group_heartbeat(
         topics=broker.metadata.state,
         matches=matches,
     )
+    groups = broker.coordinators.groups
+    groups.note_use(request.group_id, context.client_id, request.rack_id)
     return await _heard(ask(broker, request.group_id, command))
 
 

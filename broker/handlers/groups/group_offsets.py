@@ -118,6 +118,7 @@ def offset_commit(
     broker: GroupServices, request: OffsetCommitRequest, context: RequestContext
 ) -> Awaitable[OffsetCommitResponse]:
     """Store offsets of existing partitions; answered when durable."""
+    broker.coordinators.groups.note_use(request.group_id, context.client_id)
     offsets = RequestedOffsets(broker.metadata.state, request.topics)
     if offsets.are_known:
         return _commit(broker, request, context, offsets)

@@ -163,6 +163,7 @@ def heartbeat(
     command = Heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
+    broker.coordinators.groups.note_use(request.group_id, context.client_id)
     return _heard(ask(broker, request.group_id, command))
 
 

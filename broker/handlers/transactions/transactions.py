@@ -98,6 +98,8 @@ async def init_producer_id(
     if request.transactional_id is None:
         reply = await _fresh_identity(broker, request)
     else:
+        transactions = broker.coordinators.transactions
+        transactions.note_use(request.transactional_id, context.client_id)
         identity = _identity(request.producer_id, request.producer_epoch)
         reply = await _identity_from(
             broker,
@@ -366,6 +368,7 @@ async def end_txn(
     broker: TransactionServices, request: EndTxnRequest, context: RequestContext
 ) -> EndTxnResponse:
     """Commit or abort: answered when the decision is durable (rule H2)."""
+    broker.coordinators.transactions.note_use(request.transactional_id, context.client_id)
     version = context.api_version
     is_second = version >= SECOND_VERSION_FROM
     reply = await _identity_from(

@@ -9,6 +9,12 @@ compute with the same state, but not at the same moment: several may give to one
 gives its own surplus, and the surpluses add up to what the receivers lack. So no receiver gets more
 than its fair share by more than the partitions of one plan of each giver. A draining broker's share
 is nothing. A small difference stays: moves cost clients a look-up.
+
+A partition may be wanted in a zone, because clients there use its coordinator (`zone_use`). It
+goes to a broker of that zone if the counts of both stay within the tolerance (`plan_zone_moves`).
+Within the tolerance no broker gives by count. So each such move puts one more partition where it is
+wanted, no other move takes it back, and moves end. Several brokers may give to one receiver at a
+time: each move is checked again on the state that it is appended to (`keeps_balance`).
 """
 
 from __future__ import annotations
@@ -159,20 +165,73 @@ def plan_moves(
     tolerance_percent: int,
     moves_max: int,
     stuck: Container[TopicPartition] = (),
+    wanted: Mapping[TopicPartition, str] = MappingProxyType({}),
 ) -> dict[TopicPartition, Epoch]:
     """The partitions that `giver` gives away now, at most `moves_max`, with their receivers.
 
-    `stuck`: partitions that it cannot give.
+    `stuck`: partitions that it cannot give. `wanted`: the zones in which partitions are wanted; the
+    giver keeps those of its own zone rather than others.
 
     Empty if the giver has at most its fair share and `tolerance_percent` more. A giver beyond the
     tolerance gives all that is above the fair share, so that the next plan is empty.
     """
     moves: dict[TopicPartition, Epoch] = {}
+    rack = _rack(state, giver)
     for group in _groups(state):
+        # The sort is stable: without zones the order stays.
+        group = sorted(group, key=lambda owned: wanted.get(owned[0]) == rack is not None)
         room = moves_max - len(moves)
         balance = _Balance(state, group)
         moves |= balance.given_by(giver, tolerance_percent, room, lambda place: place not in stuck)
     return moves
+
+
+def plan_zone_moves(
+    state: ClusterState,
+    giver: Epoch,
+    wanted: Mapping[TopicPartition, str],
+    tolerance_percent: int,
+    moves_max: int,
+    stuck: Container[TopicPartition] = (),
+) -> dict[TopicPartition, Epoch]:
+    """Of the giver's partitions, some that are wanted in other zones, with receivers there.
+
+    Empty unless all counts stay within the tolerance. At most `moves_max`.
+    """
+    moves: dict[TopicPartition, Epoch] = {}
+    rack = _rack(state, giver)
+    if rack is None:
+        return moves
+    for group in _groups(state):
+        balance = _Balance(state, group)
+        for place, owner in group:
+            zone = wanted.get(place, rack)
+            if len(moves) == moves_max:
+                return moves
+            if owner != giver or zone == rack or place in stuck:
+                continue
+            receiver = balance.receiver_in(zone, giver, tolerance_percent)
+            if receiver is not None:
+                balance.count(giver, receiver)
+                moves[place] = receiver
+    return moves
+
+
+def keeps_balance(
+    state: ClusterState, place: TopicPartition, receiver: Epoch, tolerance_percent: int
+) -> bool:
+    """Whether the counts stay within the tolerance if the partition goes to the receiver now."""
+    tenure = state.leader(place)
+    group = next((each for each in _groups(state) if any(place == one for one, _ in each)), ())
+    if tenure is None:
+        return False
+    balance = _Balance(state, group)
+    return balance.may_move(tenure.incarnation.epoch, receiver, tolerance_percent)
+
+
+def _rack(state: ClusterState, epoch: Epoch) -> str | None:
+    info = state.brokers.get(epoch)
+    return None if info is None else info.rack
 
 
 def plan_election(
@@ -215,14 +274,39 @@ class _Balance:
 
     def __init__(self, state: ClusterState, group: _Owned) -> None:
         self._group = group
-        self._takers = [info.epoch for info in state.takers()]
+        self._able = state.takers()
+        self._takers = [info.epoch for info in self._able]
         self._loads = Counter(dict.fromkeys(state.live_epochs.values(), 0))
         self._loads.update(owner for _, owner in group if owner in self._loads)
         fair, rest = divmod(sum(self._loads.values()), len(self._takers) or 1)
         self._fair = fair
+        self._has_rest = bool(rest)
         # Where the number does not divide, those that have most keep one more.
         ranked = sorted(self._takers, key=lambda epoch: (-self._loads[epoch], epoch))
         self._shares = {epoch: fair + (rank < rest) for rank, epoch in enumerate(ranked)}
+
+    def receiver_in(self, zone: str, giver: Epoch, tolerance_percent: int) -> Epoch | None:
+        """The broker of a zone with the least load to which the giver may give one partition."""
+        able = [
+            info.epoch
+            for info in self._able
+            if info.rack == zone and self.may_move(giver, info.epoch, tolerance_percent)
+        ]
+        return min(able, key=lambda epoch: (self._loads[epoch], epoch), default=None)
+
+    def may_move(self, giver: Epoch, receiver: Epoch, tolerance_percent: int) -> bool:
+        """Whether one move leaves the receiver below, and the giver above, what is tolerated."""
+        if giver not in self._shares or receiver not in self._shares:
+            return False
+        tolerated = self._fair * tolerance_percent // 100
+        highest = self._fair + max(self._has_rest, tolerated)
+        lowest = self._fair - tolerated
+        return self._loads[receiver] < highest and self._loads[giver] > lowest
+
+    def count(self, giver: Epoch, receiver: Epoch) -> None:
+        """Count a move for those that are planned after it."""
+        self._loads[giver] -= 1
+        self._loads[receiver] += 1
 
     def given_by(
         self,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.coordinator.cluster.samples import CLUSTER, after, registered
-from tidelog.coordinator.cluster.membership.assignment import plan_election, plan_moves, spread
+from tidelog.coordinator.cluster.membership.assignment import (
+    keeps_balance,
+    plan_election,
+    plan_moves,
+    plan_zone_moves,
+    spread,
+)
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     DrainChanged,
@@ -112,6 +119,86 @@ def test_draining_brokers_end_empty_and_the_others_with_fair_shares(
         shares = [owned[epoch] for epoch in takers]
         assert max(shares) - min(shares) <= 1
     assert all(plan_moves(state, giver, 0, MOVES_MAX) == {} for giver in everyone)
+
+
+@given(uneven(), st.sampled_from([0, 10, 30]), st.data())
+def test_partitions_go_where_they_are_wanted_within_the_tolerance_until_none_can(
+    state: ClusterState, tolerance: int, data: st.DataObject
+) -> None:
+    """Each move puts one more where it is wanted, and none is taken back, whatever the order."""
+    everyone = epochs(state)
+    zones = data.draw(st.lists(st.sampled_from("abc"), min_size=6, max_size=6))
+    state = with_racks(state, dict(zip(everyone, zones, strict=False)))
+    for _ in range(2 * len(everyone)):
+        for giver in everyone:
+            state = moved(state, giver, plan_moves(state, giver, tolerance, MOVES_MAX))
+    places = [place for epoch in everyone for place in state.owned_by(epoch)]
+    wanted = {place: data.draw(st.sampled_from("abc")) for place in places}
+    settled = at_home(state, wanted)
+    for _ in range(len(places) + 1):
+        before = state
+        for giver in data.draw(st.permutations(everyone)):
+            own = {place: wanted[place] for place in state.owned_by(giver)}
+            moves = plan_zone_moves(state, giver, own, tolerance, 1)
+            for place, receiver in moves.items():
+                assert keeps_balance(state, place, receiver, tolerance)
+                assert state.brokers[receiver].rack == wanted[place]
+                assert state.brokers[giver].rack != wanted[place]
+            state = moved(state, giver, moves)
+            settled += len(moves)
+            assert at_home(state, wanted) == settled
+            for each in everyone:
+                own = {place: wanted[place] for place in state.owned_by(each)}
+                assert plan_moves(state, each, tolerance, MOVES_MAX, wanted=own) == {}
+        if state is before:
+            return
+    raise AssertionError("moves do not end")
+
+
+def with_racks(state: ClusterState, racks: dict[Epoch, str]) -> ClusterState:
+    brokers = {epoch: replace(info, rack=racks.get(epoch)) for epoch, info in state.brokers.items()}
+    return replace(state, brokers=brokers)
+
+
+def at_home(state: ClusterState, wanted: dict[TopicPartition, str]) -> int:
+    return sum(
+        state.brokers[epoch].rack == wanted[place]
+        for epoch in epochs(state)
+        for place in state.owned_by(epoch)
+    )
+
+
+def test_givers_that_plan_at_the_same_time_fill_a_receiver_only_once() -> None:
+    state = cluster(3)
+    first, second, third = epochs(state)
+    topic_id = new_topic_id(state.sequence + 1, UUID(int=1))
+    owners = (first, first, second, second, third)
+    state = after(state, first, TopicCreated(topic_id, "t", owners, internal=True))
+    state = with_racks(state, {first: "a", second: "b", third: "c"})
+    wanted = {TopicPartition(topic_id, number): "c" for number in range(5)}
+    ((place, _),) = plan_zone_moves(state, first, wanted, 0, 1).items()
+    ((other, _),) = plan_zone_moves(state, second, wanted, 0, 1).items()
+    assert keeps_balance(state, other, third, 0)
+    state = moved(state, first, {place: third})
+    assert not keeps_balance(state, other, third, 0)
+    assert keeps_balance(state, other, third, 200)
+
+
+def test_a_surplus_leaves_out_what_is_wanted_here_and_draining_brokers_get_nothing() -> None:
+    state = cluster(2)
+    first, second = epochs(state)
+    topic_id = new_topic_id(state.sequence + 1, UUID(int=1))
+    state = after(state, first, TopicCreated(topic_id, "t", (first,) * 4, internal=True))
+    state = with_racks(state, {first: "a", second: "b"})
+    places = [TopicPartition(topic_id, number) for number in range(4)]
+    wanted = {places[0]: "a", places[1]: "a"}
+    assert plan_moves(state, first, 0, MOVES_MAX, wanted=wanted).keys() == set(places[2:])
+    state = moved(state, first, dict.fromkeys(places[2:], second))
+    wanted = dict.fromkeys(places, "b")
+    assert plan_zone_moves(state, first, wanted, 50, 9) == {places[0]: second}
+    assert plan_zone_moves(state, first, wanted, 50, 9, stuck=places[:1]) == {places[1]: second}
+    state = after(state, second, DrainChanged(second, draining=True))
+    assert plan_zone_moves(state, first, wanted, 50, 9) == {}
 
 
 @given(uneven())

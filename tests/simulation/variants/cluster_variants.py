@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,15 +15,19 @@ from tidelog.broker.coordinate.marker_delivery import MarkerDelivery
 from tidelog.broker.handlers.transactions import transactions
 from tidelog.broker.ownership.partition_giving import PartitionGiving
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
-from tidelog.broker.peers.markers import MarkerCodes, RemoteMarkers
+from tidelog.broker.peers.markers import MarkerCodes, MarkerForm, RemoteMarkers
 from tidelog.broker.peers.peers import Peers
 from tidelog.coordinator.cluster.membership import assignment, takeover, watcher
 from tidelog.coordinator.cluster.records.records import PartitionMoved, Record
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.transaction.commands import AddPartitions, Release, VerifyPartitions
 from tidelog.coordinator.transaction.decision import Markers
+from tidelog.coordinator.transaction.log_records import TransactionRecord, TransactionStored
+from tidelog.coordinator.transaction.state_table import TransactionTable
+from tidelog.coordinator.transaction.states import TransactionState
 from tidelog.identifiers import Epoch, Incarnation, Slot, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.transactions import NO_ORDINAL, WriteTxnMarkersRequest
 from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.wal.recover import wal_end
 from tidelog.wal.recover.wal_end import WalEnd
@@ -266,6 +271,43 @@ def _additions_when_appended() -> list[Patch]:
     return [(transactions, "AddPartitions", add), (transactions, "VerifyPartitions", verify)]
 
 
+def _markers_without_ordinal() -> list[Patch]:
+    """Markers go to other brokers as a foreign tool's do, without their transaction's ordinal, so
+    that one which comes again ends whatever transaction is open by then (H1)."""
+    right = MarkerForm.request
+
+    def request(self: MarkerForm, items: Sequence[RemoteMarkers]) -> WriteTxnMarkersRequest:
+        return right(
+            self,
+            [
+                RemoteMarkers(
+                    replace(item.markers, ordinal=NO_ORDINAL), item.partitions, item.topic_ids
+                )
+                for item in items
+            ],
+        )
+
+    return [(MarkerForm, "request", request)]
+
+
+def _open_left_out() -> list[Patch]:
+    """A coordinator's snapshot leaves out an open transaction whose first partition was added just
+    now, as if it had no data yet: no marker ever ends it, and the last stable offset hangs."""
+    right = TransactionTable.rows
+
+    def rows(self: TransactionTable, records: list[TransactionRecord]) -> Any:
+        return right(self, [each for each in records if not _has_just_begun(each)])
+
+    return [(TransactionTable, "rows", rows)]
+
+
+def _has_just_begun(record: TransactionRecord) -> bool:
+    if not isinstance(record, TransactionStored):
+        return False
+    transaction = record.transaction
+    return transaction.state is TransactionState.ONGOING and len(transaction.partitions) == 1
+
+
 def _serves_before_replay() -> list[Patch]:
     """A coordinator serves before it has replayed the last object of its log."""
     right = InternalPartition.read
@@ -306,5 +348,7 @@ CLUSTER_VARIANTS: dict[str, Breakage] = {
     "drained-gets-partitions": _drained_gets_partitions,
     "reassign-before-seal": _reassign_before_seal,
     "additions-when-appended": _additions_when_appended,
+    "markers-without-ordinal": _markers_without_ordinal,
+    "open-left-out": _open_left_out,
     "serves-before-replay": _serves_before_replay,
 }

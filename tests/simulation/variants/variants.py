@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.simulation.variants.cluster_variants import CLUSTER_VARIANTS
 from tests.simulation.variants.group_variants import GROUP_VARIANTS
+from tests.simulation.variants.membership_variants import MEMBERSHIP_VARIANTS
 from tests.simulation.variants.segment_variants import SEGMENT_VARIANTS
 from tests.simulation.variants.transaction_variants import TRANSACTION_VARIANTS
 from tests.simulation.world.patches import Breakage, Patch, patched
@@ -251,7 +252,12 @@ LOG_VARIANTS: dict[str, Breakage] = {
     "place-for-partition": _place_for_partition,
 }
 VARIANTS = (
-    LOG_VARIANTS | GROUP_VARIANTS | TRANSACTION_VARIANTS | SEGMENT_VARIANTS | CLUSTER_VARIANTS
+    LOG_VARIANTS
+    | GROUP_VARIANTS
+    | TRANSACTION_VARIANTS
+    | SEGMENT_VARIANTS
+    | CLUSTER_VARIANTS
+    | MEMBERSHIP_VARIANTS
 )
 
 

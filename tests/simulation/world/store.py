@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -94,6 +94,16 @@ class _Call:
         self.apply_handle: asyncio.TimerHandle | None = None
 
 
+@dataclass(slots=True)
+class PutOutage:
+    """A time in which the store refused all puts. `written_at`: when each object was written
+    before."""
+
+    began_at: float
+    ends_at: float
+    written_at: Mapping[str, float]
+
+
 class SimulatedStore:
     """One bucket for all processes: linearizable, read-after-write consistent, and unreliable.
 
@@ -115,7 +125,8 @@ class SimulatedStore:
         self._unavailable_share = 0.0
         self._unavailable_to_writes = False
         self._isolated: dict[SimulatedProcess, tuple[float, str]] = {}
-        self._puts_refused_until = 0.0
+        self.put_outages: list[PutOutage] = []
+        self._written_at: dict[str, float] = {}
 
     def of(self, process: SimulatedProcess) -> ProcessStore:
         """The store as this process sees it: the ObjectStore that its code takes."""
@@ -135,9 +146,17 @@ class SimulatedStore:
 
     def refuse_puts_for(self, seconds: float) -> None:
         """Serve reads and refuse all puts for a while."""
-        self._puts_refused_until = self.loop.time() + seconds
+        now = self.loop.time()
+        if self._refuses_puts(now):
+            outage = self.put_outages[-1]
+            outage.ends_at = max(outage.ends_at, now + seconds)
+        else:
+            self.put_outages.append(PutOutage(now, now + seconds, dict(self._written_at)))
         self.counts["refusals of puts"] += 1
         self._note(f"refuses all puts for {seconds:.3f} s")
+
+    def _refuses_puts(self, now: float) -> bool:
+        return bool(self.put_outages) and now < self.put_outages[-1].ends_at
 
     def isolate(self, process: SimulatedProcess, seconds: float, prefix: str = "") -> None:
         """Let no request of this process for keys with a prefix through for a while."""
@@ -149,7 +168,8 @@ class SimulatedStore:
         """Serve every request from now on. What is delayed already still arrives."""
         self._unavailable_until = 0.0
         self._isolated.clear()
-        self._puts_refused_until = 0.0
+        if self._refuses_puts(self.loop.time()):
+            self.put_outages[-1].ends_at = self.loop.time()
         for name in ("refused", "reply_lost", "request_lost", "delayed", "repeated", "slow"):
             setattr(self.settings, f"{name}_probability", 0.0)
         self._note("healed")
@@ -217,6 +237,8 @@ class SimulatedStore:
             outcome = call.action()
         except StoreError as refused:
             error = refused
+        if call.kind == "put" and error is None:
+            self._written_at[call.key] = self.loop.time()
         if call.kind == "delete" and error is None:
             self.counts["deleted"] += 1
             self.counts[f"deleted of {call.key.partition('/')[0]}/"] += 1
@@ -271,7 +293,7 @@ class SimulatedStore:
         )
         if unavailable and chance < self._unavailable_share:
             return "refused"
-        if kind == "put" and self.loop.time() < self._puts_refused_until:
+        if kind == "put" and self._refuses_puts(self.loop.time()):
             return "refused"
         faults: list[tuple[float, Fault]] = [(settings.refused_probability, "refused")]
         if writes:
