@@ -22,12 +22,13 @@ _SECTIONS = re.compile(r"^(?=## )", re.MULTILINE)
 def with_tables(before: str, tables: str, run: str) -> str:
     """The page `before` with new tables, each below a heading `## ...`. `run`: its description.
 
-    A new table replaces the one with its heading; else it follows the new table before it.
+    A new table replaces the one with its heading; else it follows the new table before it, and the
+    first one all others.
     """
     sections = _sections(before)
     notes = sections.pop(NOTES, f"{NOTES}\n")
     order = list(sections)
-    place = 0
+    place = len(order)
     for heading, section in _sections(tables).items():
         if heading in sections:
             place = order.index(heading)

@@ -25,6 +25,13 @@ def test_a_run_of_a_part_replaces_its_tables_and_leaves_the_others() -> None:
     assert sections[-1] == [f"{NOTES}\n"]
 
 
+def test_a_run_of_a_new_part_comes_behind_the_tables_that_are_there() -> None:
+    page = with_tables(FIRST, "## Three\n\n| 3 |\n\n## Four\n\n| 4 |\n", "By `second`.")
+
+    headings = re.findall(r"(?m)^## .*$", page)
+    assert headings == ["## One", "## Two", "## Three", "## Four", NOTES]
+
+
 def test_the_prose_behind_the_tables_is_kept() -> None:
     page = with_tables(f"{FIRST}\nMuch.\n\n- And more.\n", "## One\n\n| 11 |\n", "By `second`.")
 
