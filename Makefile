@@ -108,7 +108,7 @@ integration: .venv/.installed-integration ## Real S3 servers, kill -9, installat
 
 .PHONY: compat
 compat: venv ## Foreign Kafka clients, Kafka's own tools and delta-spark, unmodified
-	@$(PY) -m scripts.tools java mvn node npm kcat
+	@$(PY) -m scripts.tools java mvn go node npm kcat
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal -m compat $(PYTEST)
 
 .PHONY: spark-cluster

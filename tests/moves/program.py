@@ -23,9 +23,8 @@ def python_program(library: str) -> list[str]:
     return [sys.executable, "-m", f"tests.moves.{library}_program"]
 
 
-def franz_go_program(go: str, cache: Path) -> list[str]:
-    """franz-go's program, built once for each version of its source."""
-    source = FOLDER / "franz_go"
+def franz_go_program(go: str, cache: Path, source: Path = FOLDER / "franz_go") -> list[str]:
+    """A program of franz-go, built once for each version of its source."""
     content = b"".join((source / name).read_bytes() for name in ("main.go", "go.mod", "go.sum"))
     folder = cache / f"franz-go-{zlib.crc32(content):08x}"
     program = folder.absolute() / "franz_go"
