@@ -225,7 +225,7 @@ def measure_cluster(
                 folder, CACHE, busy, with_kafka=with_kafka
             )
         case "sharing":
-            partitions = max(30, int(CLUSTER_PARTITIONS * share))
+            partitions = max(300, int(CLUSTER_PARTITIONS * share))
             results.sharing = sharing.measure_sharing(folder, partitions)
         case "moving":
             results.moving = moving.measure_moving(folder, max(3, int(MOVES * share)))
