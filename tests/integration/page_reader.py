@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
-SECONDS_MAX = 60
+SECONDS_MAX = 240
 
 
 class Command(NamedTuple):
@@ -33,9 +33,10 @@ class Command(NamedTuple):
 class Reader:
     """Does what a page says, in a folder of its own."""
 
-    def __init__(self, folder: Path, variables: dict[str, str]) -> None:
+    def __init__(self, folder: Path, programs: Path, variables: dict[str, str]) -> None:
         self.folder = folder
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.python = programs / "python"
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
         self.environment = os.environ | {"PATH": path, "PWD": str(folder)} | variables
         self.brokers: list[subprocess.Popen[str]] = []
 
@@ -45,7 +46,7 @@ class Reader:
             if title:
                 (self.folder / title).write_text(text)
             elif language == "python":
-                self.run(Command(f"{sys.executable} - <<'END'\n{text}END\n", []))
+                self.run(Command(f"{self.python} - <<'END'\n{text}END\n", []))
             elif language == "console":
                 for command in commands(text):
                     self.run(command)
@@ -110,8 +111,10 @@ def assert_printed(expected: str, output: str, command: str) -> None:
 
 
 @contextmanager
-def reader(folder: Path, **variables: str) -> Iterator[Reader]:
-    one = Reader(folder, variables)
+def reader(
+    folder: Path, programs: Path = Path(sys.executable).parent, **variables: str
+) -> Iterator[Reader]:
+    one = Reader(folder, programs, variables)
     try:
         yield one
     finally:

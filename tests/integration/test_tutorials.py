@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.integration.page_reader import ROOT, Command, assert_printed, reader
 from tidelog.localstack.ports import free_ports
+from tidelog.localstack.s3_servers import S3Server
 from tidelog.testing import Broker
 
 pytestmark = pytest.mark.integration
@@ -53,6 +55,26 @@ def test_replacing_kafka(tmp_path: Path) -> None:
         assert moved == {
             (each.partition, each.value, each.timestamp) for each in old.read("flights")
         }
+
+
+@pytest.mark.timeout(900)
+def test_a_spark_pipeline(tmp_path: Path, require_tool: Callable[[str], str]) -> None:
+    require_tool("java")
+    (kafka,) = free_ports(1)
+    text = page("spark.md").replace("9092", str(kafka))
+    with reader(tmp_path, TIDELOG_BOOTSTRAP=f"127.0.0.1:{kafka}") as engineer:
+        engineer.follow(text)
+        assert len(engineer.brokers) == 1
+
+
+@pytest.mark.timeout(900)
+def test_a_cluster_on_minio(tmp_path: Path, minio: S3Server) -> None:
+    ports = dict(zip(("9092", "9093", "9094"), map(str, free_ports(3)), strict=True))
+    text = re.sub("909[2-4]", lambda found: ports[found[0]], page("minio.md"))
+    bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports.values())
+    with reader(tmp_path, TIDELOG_BOOTSTRAP=bootstrap, **minio.environment) as operator:
+        operator.follow(text)
+        assert len(operator.brokers) == 4
 
 
 @pytest.mark.parametrize(
