@@ -49,6 +49,7 @@ TOOLS = {
         Tool("go", "version", "version go", (1, 24), "golang-go", "building MinIO"),
         Tool("node", "--version", "v", (18,), "nodejs", "KafkaJS"),
         Tool("npm", "--version", "", (8,), "npm", "installing KafkaJS"),
+        Tool("promtool", "--version", "version ", (2, 40), "prometheus", "trying alert rules"),
         Tool("kcat", "-V", "Version ", (1, 7), "kcat", "kcat as a client"),
     )
 }
