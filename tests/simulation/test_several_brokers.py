@@ -70,7 +70,7 @@ _SHOWN_BY = {
     "remote-markers-first": 16,
     "fence-unread": 14,
     "drained-gets-partitions": 7,
-    "reassign-before-seal": 9,
+    "reassign-before-seal": 12,
     "additions-when-appended": 3,
     "open-left-out": 2,
     "judge-across-outage": 7,
