@@ -131,7 +131,8 @@ class CrowdWatch:
     def _judge_the_log(self, cluster: SimulatedCluster) -> None:
         entries = len(cluster.store.keys("cluster/log/"))
         cluster.counts["metadata entries left"] += entries
-        if entries > 4 * SNAPSHOT_ENTRIES:
+        # Those of the last grace stay, and each broker writes some.
+        if entries > 4 * SNAPSHOT_ENTRIES + 6 * cluster.size:
             cluster.violations.append(
                 f"{entries} metadata entries are left, with a snapshot every {SNAPSHOT_ENTRIES}"
             )

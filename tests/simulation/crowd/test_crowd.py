@@ -11,14 +11,6 @@ from tests.simulation.crowd.system import BROKERS, CROWD, crowd_system
 from tests.simulation.run import Result, run
 from tests.simulation.world.patches import Patch, patched
 from tidelog.coordinator.cluster.log.snapshots import Snapshots
-from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
-from tidelog.coordinator.cluster.membership.lease_watch import (
-    LeaseWatch,
-    Look,
-    Renewal,
-    Uniform,
-    Verdict,
-)
 from tidelog.coordinator.cluster.state.state import ClusterState
 
 FEW = 6
@@ -54,31 +46,6 @@ def test_a_hundred_brokers_agree_serve_alone_and_come_to_rest() -> None:
     check(simulate(BROKERS), BROKERS, SEED, SECONDS)
 
 
-def _fence_across_an_outage() -> list[Patch]:
-    """Silence counts although the watcher's own lease was not renewed meanwhile (B2)."""
-    right = LeaseWatch.saw
-
-    def saw(
-        self: LeaseWatch,
-        state: ClusterState,
-        look: Look,
-        renewal: Renewal | None,
-        uniform: Uniform,
-    ) -> Verdict | None:
-        return right(self, state, look, Renewal(look.asked_at, look.asked_at), uniform)
-
-    return [(LeaseWatch, "saw", saw)]
-
-
-def _keep_all_entries() -> list[Patch]:
-    """Snapshots let no entry of the metadata log go."""
-
-    async def collect(self: Snapshots, grace_ms: int) -> int:
-        return 0
-
-    return [(Snapshots, "collect", collect)]
-
-
 def _forget_a_part() -> list[Patch]:
     """A broker that starts from a snapshot lacks the quotas."""
     right = Snapshots.newest
@@ -90,16 +57,8 @@ def _forget_a_part() -> list[Patch]:
     return [(Snapshots, "newest", newest)]
 
 
-def _serve_without_lease() -> list[Patch]:
-    """Reads are answered however old the own lease is (B3)."""
-    return [(LeaseKeeper, "fresh", lambda self, now: True)]
-
-
 BREAKAGES: dict[str, tuple[Callable[[], list[Patch]], str]] = {
-    "fence across an outage": (_fence_across_an_outage, "hit by no fault"),
-    "keep all entries": (_keep_all_entries, "metadata entries are left"),
     "forget a part": (_forget_a_part, "differ in"),
-    "serve without lease": (_serve_without_lease, "both serve"),
 }
 SEEDS_MAX = 20
 
