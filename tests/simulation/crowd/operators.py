@@ -60,8 +60,7 @@ class Operator:
         """End all drains, upgrade what is left, and raise the level: nothing may hinder that."""
         while (running := list(self._members.running())) and not self._is_settled(running[0][1]):
             for member, broker in running:
-                if self._is_behind(broker):
-                    member.process.terminate()
+                await self._upgrade(member, broker)
             member, broker = running[0]
             for info in broker.membership.state().live_brokers():
                 if info.draining:
