@@ -13,7 +13,7 @@ from tests.simulation.world.patches import Breakage, Patch
 from tidelog.broker.coordinate.internal_log import InternalPartition
 from tidelog.broker.coordinate.marker_delivery import MarkerDelivery
 from tidelog.broker.handlers.transactions import transactions
-from tidelog.broker.ownership.partition_giving import PartitionGiving
+from tidelog.broker.ownership.partition_giving import Allows, PartitionGiving
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.broker.peers.markers import MarkerCodes, MarkerForm, RemoteMarkers
 from tidelog.broker.peers.peers import Peers
@@ -34,7 +34,7 @@ from tidelog.wal.recover.wal_end import WalEnd
 from tidelog.wal.write.checkpoint import newest_checkpoint
 from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader
 
-_DECIDING_SECONDS = 0.3
+_DECIDING_SECONDS = 1.0
 _PATIENCE_SECONDS = 0.05
 _SEALING_SECONDS = 1.0
 
@@ -63,6 +63,7 @@ def _accept_while_giving() -> list[Patch]:
         (PartitionRegistry, "withhold", withhold),
         (PartitionRegistry, "resume", resume),
         (PartitionRegistry, "follow", follow),
+        _give_once(),
     ]
 
 
@@ -71,7 +72,23 @@ def _serve_what_was_given() -> list[Patch]:
     return [
         (PartitionRegistry, "withhold", lambda *_: None),
         (PartitionRegistry, "resume", lambda *_: None),
+        _give_once(),
     ]
+
+
+def _give_once() -> Patch:
+    """What is served while it is being given is not given a second time meanwhile: that would be
+    another mistake, after which the giver crashes."""
+    right = PartitionGiving.give
+
+    async def give(
+        self: PartitionGiving, receivers: Mapping[TopicPartition, Epoch], *allows: Allows
+    ) -> frozenset[TopicPartition]:
+        under_way = self.under_way
+        left = {place: epoch for place, epoch in receivers.items() if place not in under_way}
+        return await right(self, left, *allows)
+
+    return PartitionGiving, "give", give
 
 
 def _read_what_was_given() -> list[Patch]:
@@ -120,7 +137,7 @@ def _given_not_checkpointed() -> list[Patch]:
 
 def _resume_undecided() -> list[Patch]:
     """A broker serves a partition again when it does not learn soon whether the move counts."""
-    right = PartitionGiving.give
+    _, _, right = _give_once()
     registries: dict[Owner | None, PartitionRegistry] = {}
     right_init, right_withhold = PartitionRegistry.__init__, PartitionRegistry.withhold
     withheld: dict[Owner | None, list[Partition]] = {}
@@ -134,9 +151,9 @@ def _resume_undecided() -> list[Patch]:
         withheld.setdefault(OWNER.get(), []).append(partition)
 
     async def give(
-        self: PartitionGiving, receivers: Mapping[TopicPartition, Epoch]
+        self: PartitionGiving, receivers: Mapping[TopicPartition, Epoch], *allows: Allows
     ) -> frozenset[TopicPartition]:
-        giving = asyncio.ensure_future(right(self, receivers))
+        giving = asyncio.ensure_future(right(self, receivers, *allows))
         await asyncio.wait([giving], timeout=_PATIENCE_SECONDS)
         if not giving.done():
             for partition in withheld.pop(OWNER.get(), ()):
@@ -165,7 +182,6 @@ def _remote_markers_first() -> list[Patch]:
     deciding: set[Owner | None] = set()
     peers_of: dict[Owner | None, tuple[Peers, Callable[[], ClusterState]]] = {}
     right_init, right_deliver = MarkerDelivery.__init__, MarkerDelivery.deliver
-    right_put = SlotUploader.put
 
     def init(
         self: MarkerDelivery, writer: Any, partitions: Any, wal: Any, peers: Peers, state: Any,
@@ -188,17 +204,24 @@ def _remote_markers_first() -> list[Patch]:
                 deciding.add(OWNER.get())
         right_deliver(self, runtime, markers)
 
+    return [
+        (MarkerDelivery, "__init__", init),
+        (MarkerDelivery, "deliver", deliver),
+        _slow_decisions(deciding),
+    ]
+
+
+def _slow_decisions(deciding: set[Owner | None]) -> Patch:
+    """The next slot of a broker that has decided something takes its time."""
+    right = SlotUploader.put
+
     async def put(self: SlotUploader, upload: SlotUpload) -> None:
         if OWNER.get() in deciding:
             deciding.discard(OWNER.get())
             await asyncio.sleep(_DECIDING_SECONDS)
-        await right_put(self, upload)
+        await right(self, upload)
 
-    return [
-        (MarkerDelivery, "__init__", init),
-        (MarkerDelivery, "deliver", deliver),
-        (SlotUploader, "put", put),
-    ]
+    return SlotUploader, "put", put
 
 
 def _remote_markers_assumed() -> list[Patch]:
@@ -260,15 +283,22 @@ def _reassign_before_seal() -> list[Patch]:
 
 
 def _additions_when_appended() -> list[Patch]:
-    """A coordinator tells another broker of an addition that is not durable yet (H2)."""
+    """A coordinator tells another broker of an addition that is not durable yet, which takes its
+    time (H2)."""
+    deciding: set[Owner | None] = set()
 
     def add(**named: Any) -> AddPartitions:
+        deciding.add(OWNER.get())
         return AddPartitions(**{**named, "release": Release.APPENDED})
 
     def verify(**named: Any) -> VerifyPartitions:
         return VerifyPartitions(**{**named, "release": Release.APPENDED})
 
-    return [(transactions, "AddPartitions", add), (transactions, "VerifyPartitions", verify)]
+    return [
+        (transactions, "AddPartitions", add),
+        (transactions, "VerifyPartitions", verify),
+        _slow_decisions(deciding),
+    ]
 
 
 def _markers_without_ordinal() -> list[Patch]:
