@@ -285,7 +285,9 @@ class Fetcher:
                 left = bytes_max - found.size_bytes
                 read.following = LogRange(log, codec, found.next_offset, upper, left)
         if committed:
-            read.aborted = log.aborted_between(target.fetch_offset, upper)
+            # A client skips an aborted producer's records until it meets the marker.
+            first = max(target.fetch_offset, read.found.unmarked_below)
+            read.aborted = log.aborted_between(first, upper)
 
 
 def served_codec(limits: BatchLimits) -> Compression:

@@ -48,7 +48,8 @@ class LogSlice:
     """Whole batches of one partition, in offset order, up to `next_offset`.
 
     `is_cut`: the next batch does not fit. `missing`: the part to load before the slice can
-    continue.
+    continue. `unmarked_below`: what lies below this offset has lost its aborted records and its
+    markers.
     """
 
     buffers: list[Buffer] = field(default_factory=list)
@@ -56,6 +57,7 @@ class LogSlice:
     next_offset: int = -1
     is_cut: bool = False
     missing: LogPiece | None = None
+    unmarked_below: int = -1
 
     def add(self, rest: LogSlice) -> None:
         """Append a slice that continues this one."""

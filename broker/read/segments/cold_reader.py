@@ -108,6 +108,7 @@ class ColdReader:
             if following < outcome.next_offset:
                 found.is_cut = True
                 break
+        found.unmarked_below = found.next_offset
         return found
 
     async def load(self, pieces: Sequence[LogPiece]) -> SegmentsLoaded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.broker.cold_log import MIB, TOPIC_ID, ColdLog, headers_in, received
-from tests.unit.broker.read.cold_reads import batch, log_of, offsets, run
+from tests.unit.broker.read.cold_reads import batch, log_of, merged, offsets, run
 from tidelog.broker.read.fetch_session import FetchTarget
 from tidelog.broker.read.fetcher import FetchLimits, Isolation
 from tidelog.broker.read.segments.chunk import BATCH_BYTES
@@ -17,6 +17,22 @@ from tidelog.records.validate.rules import BatchLimits
 from tidelog.storage.segment import segment_writer
 
 STAMP = 1_700_000_000_000
+INSIDE = {"producer_id": 5, "producer_epoch": 0, "is_transactional": True}
+"""The batches of one producer's transactions."""
+
+
+def marker(kind: MarkerType, offset: int) -> bytes:
+    """The end of that producer's transaction."""
+    return bytes(
+        control_batch(
+            kind,
+            producer_id=5,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            timestamp=STAMP,
+            base_offset=offset,
+        )
+    )
 
 
 @pytest.fixture
@@ -58,25 +74,12 @@ def test_one_fetch_crosses_from_segments_into_the_wal() -> None:
 
 
 def test_markers_and_aborted_records_are_passed_also_at_the_tables_end() -> None:
-    def marker(kind: MarkerType, offset: int) -> bytes:
-        return bytes(
-            control_batch(
-                kind,
-                producer_id=5,
-                producer_epoch=0,
-                coordinator_epoch=0,
-                timestamp=STAMP,
-                base_offset=offset,
-            )
-        )
-
     async def story() -> None:
-        inside = {"producer_id": 5, "producer_epoch": 0, "is_transactional": True}
         batches = [
-            batch(0, 5, base_sequence=0, **inside),
+            batch(0, 5, base_sequence=0, **INSIDE),
             marker(MarkerType.COMMIT, 5),
             batch(6, 4),
-            batch(10, 20, base_sequence=5, **inside),
+            batch(10, 20, base_sequence=5, **INSIDE),
             marker(MarkerType.ABORT, 30),
             batch(31, 2),
         ]
@@ -98,6 +101,41 @@ def test_markers_and_aborted_records_are_passed_also_at_the_tables_end() -> None
         assert (gap.base_offset, gap.last_offset, gap.record_count) == (10, 30, 0)
         assert read.aborted == []
         assert offsets(await cold.consume(12)) == [31, 32]
+
+    run(story())
+
+
+def test_an_abort_within_segments_hides_no_later_transaction_where_the_log_lags_the_table() -> None:
+    """A segment has no markers, by which a client would stop to skip the producer's records."""
+
+    async def story() -> None:
+        batches = [
+            batch(0, 5),
+            batch(5, 5, base_sequence=0, **INSIDE),
+            marker(MarkerType.ABORT, 10),
+            batch(11, 2),
+            batch(13, 3, base_sequence=5, **INSIDE),
+            marker(MarkerType.COMMIT, 16),
+            batch(17, 2, base_sequence=8, **INSIDE),
+            marker(MarkerType.ABORT, 19),
+        ]
+        aborted = [AbortedRange(5, 5, 10), AbortedRange(5, 17, 19)]
+        cold = await ColdLog(batches, aborted=aborted).write()
+        first = await cold.roll(5)
+        # Another broker rolls and merges: the log still says that the table ends at 5.
+        second = await cold.put_segment(b"".join(cold.batches[1:4]), 5, 13)
+        assert second is not None
+        await cold.commit(13, second)
+        await merged(cold, [first, second], 13)
+        # With all in memory, one answer goes on from the segment into the WAL.
+        await cold.fetch(13)
+        await cold.fetch(0)
+        read = await cold.fetch(0, committed=True)
+        assert offsets(received(read, 0)[0]) == [0, 1, 2, 3, 4, 11, 12, 13, 14, 15]
+        assert [(each.first_offset, each.last_offset) for each in read.aborted or ()] == [(17, 19)]
+        for start in range(20):
+            found = offsets(await cold.consume(start))
+            assert found == [each for each in (*range(5), *range(11, 16)) if each >= start]
 
     run(story())
 
