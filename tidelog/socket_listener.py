@@ -130,16 +130,19 @@ class SocketListener:
             one.close()
 
     async def _accept_all(self, listening: socket.socket, delay: AcceptDelay) -> None:
-        loop = asyncio.get_running_loop()
         for number in count(1):
             if number % ACCEPTED_AT_ONCE == 0:
                 await _pause(0)
             try:
-                connection, peer = await loop.sock_accept(listening)
+                connection, peer = listening.accept()
+            except BlockingIOError:
+                await _readable(listening)
+                continue
             except OSError as error:
                 if error.errno not in _GONE:
                     await _pause(_ACCEPT_PAUSE_SECONDS)
                 continue
+            connection.setblocking(False)
             try:
                 if seconds := delay():
                     await _pause(seconds)
@@ -151,7 +154,13 @@ class SocketListener:
                 connection.close()
                 continue
             self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
+            task.add_done_callback(partial(self._begun, connection))
+
+    def _begun(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        self._beginning.discard(task)
+        if task.cancelled():
+            # Before the task's first step nothing else closes the socket.
+            connection.close()
 
 
 _Begin = Callable[[socket.socket, str], asyncio.Task[None] | None]
@@ -196,14 +205,30 @@ async def _shake(connection: socket.socket, handshake: Handshake) -> None:
         )
     except OSError as error:
         handshake.failed(error)
-    except asyncio.CancelledError:
-        # Before the task's first step nothing else closes the socket.
-        connection.close()
-        raise
+
+
+async def _readable(listening: socket.socket) -> None:
+    """Wait until a connection waits.
+
+    The loop's own `sock_accept` loses the connection that it has accepted if its task is cancelled
+    in that moment.
+    """
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(listening, _wake, over)
+    try:
+        await over
+    finally:
+        loop.remove_reader(listening)
+
+
+def _wake(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)
 
 
 async def _pause(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
-    loop.call_later(seconds, over.set_result, None)
+    loop.call_later(seconds, _wake, over)
     await over
