@@ -14,7 +14,7 @@ from tidelog.coordinator.cluster.log.snapshots import Snapshots
 from tidelog.coordinator.cluster.state.state import ClusterState
 
 FEW = 6
-SEED, SECONDS = 1, 15.0
+SEED, SECONDS = 3, 15.0
 
 
 def simulate(brokers: int, seed: int = SEED, seconds: float = SECONDS) -> Result:
