@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import click
+
+Bootstrap: TypeAlias = tuple[tuple[str, int], ...]
+"""Hosts and ports of some brokers, at least one. A command tries them in turn."""
 
 
 class Address(click.ParamType[tuple[str, int]]):
@@ -22,7 +27,33 @@ class Address(click.ParamType[tuple[str, int]]):
         return host.strip("[]"), int(port)
 
 
-def shown(address: tuple[str, int]) -> str:
-    """The address in its command-line form."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+class Addresses(click.ParamType[Bootstrap]):
+    """`HOST:PORT,HOST:PORT`. As in Kafka, empty entries do not count."""
+
+    name = "HOST:PORT,..."
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Bootstrap:
+        """The addresses in their order. An error names each wrong entry."""
+        if isinstance(value, tuple):
+            return value
+        found: list[tuple[str, int]] = []
+        wrong: list[str] = []
+        for entry in filter(None, map(str.strip, str(value).split(","))):
+            try:
+                found.append(Address().convert(entry, param, ctx))
+            except click.BadParameter as error:
+                wrong.append(error.message)
+        if wrong:
+            self.fail("; ".join(wrong), param, ctx)
+        if not found:
+            self.fail(f"{value!r} names no HOST:PORT", param, ctx)
+        return tuple(found)
+
+
+def shown(*addresses: tuple[str, int]) -> str:
+    """The addresses in their command-line form."""
+    return ",".join(
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in addresses
+    )

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from tidelog.cli.address import Address, shown
+from tidelog.cli.address import Addresses, Bootstrap, shown
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.pool import Client
 from tidelog.client.security import security_of
@@ -49,11 +49,11 @@ _security_option = click.option(
 def _address_option(default: str | None) -> Callable[[Callable[..., T]], Callable[..., T]]:
     return click.option(
         "--bootstrap",
-        type=Address(),
+        type=Addresses(),
         envvar="TIDELOG_BOOTSTRAP",
         default=default,
         show_default=True,
-        help="Any broker's HOST:PORT.",
+        help="Addresses of some brokers, tried in turn.",
     )
 
 
@@ -70,7 +70,7 @@ def optional_bootstrap_option(command: Callable[..., T]) -> Callable[..., T]:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def with_client(bootstrap: tuple[str, int], use: Callable[[Client], Awaitable[T]]) -> T:
+def with_client(bootstrap: Bootstrap, use: Callable[[Client], Awaitable[T]]) -> T:
     """Run a command's coroutine with a client, and close the client."""
 
     async def run() -> T:
@@ -85,16 +85,17 @@ def with_client(bootstrap: tuple[str, int], use: Callable[[Client], Awaitable[T]
     return asyncio.run(run())
 
 
-async def _remedy(bootstrap: tuple[str, int]) -> str:
-    """What to do about a broker that cannot be reached."""
-    if await _speaks_http(bootstrap):
+async def _remedy(bootstrap: Bootstrap) -> str:
+    """What to do about brokers that cannot be reached."""
+    of_http = [each for each in bootstrap if await _speaks_http(each)]
+    if of_http:
         return (
-            f"{shown(bootstrap)} is an HTTP port: give the broker's address for Kafka clients,"
+            f"{shown(*of_http)} is an HTTP port: give the broker's address for Kafka clients,"
             " which `tidelog server` names as kafka= in its ready line"
         )
     return (
-        f"does a broker listen on {shown(bootstrap)}? `tidelog dev` starts one for trials;"
-        " --bootstrap HOST:PORT or TIDELOG_BOOTSTRAP names another"
+        f"does a broker listen on {shown(*bootstrap)}? `tidelog dev` starts one for trials;"
+        " --bootstrap HOST:PORT or TIDELOG_BOOTSTRAP names others"
     )
 
 
@@ -111,12 +112,12 @@ async def _speaks_http(address: tuple[str, int]) -> bool:
         return False
 
 
-def new_client(bootstrap: tuple[str, int]) -> Client:
+def new_client(bootstrap: Bootstrap) -> Client:
     """A client, to use as a context manager."""
     context = click.get_current_context(silent=True)
     security = None if context is None else context.meta.get(SECURITY)
     settings = ClientSettings(client_id="tidelog-cli", security=security)
-    return Client(SocketNetwork(), SystemClock(), [bootstrap], settings)
+    return Client(SocketNetwork(), SystemClock(), bootstrap, settings)
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:

@@ -122,6 +122,29 @@ def test_an_http_port_as_bootstrap_is_named(command: Command, broker: BrokerProc
     assert f"{broker.http} is an HTTP port: give the broker's address" in done.err
 
 
+def test_several_brokers_may_be_named(
+    command: Command, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is tried if one refuses, or is none."""
+    nowhere = "127.0.0.1:1"
+    assert command("topics", "create", "named", "--bootstrap", broker.kafka).code == 0
+    for bootstrap in (
+        f"{nowhere},{broker.kafka}",
+        f" {broker.http} , {nowhere},{broker.kafka},",
+        f"{broker.kafka},{nowhere}",
+    ):
+        assert command("topics", "list", "--bootstrap", bootstrap).code == 0
+        monkeypatch.setenv("TIDELOG_BOOTSTRAP", bootstrap)
+        assert command("consume", "named", "--until-end").code == 0
+    wrong = command("topics", "list", "--bootstrap", f"here,{broker.kafka},there:port")
+    assert wrong.code == 2
+    assert "'here' is not HOST:PORT; 'there:port' is not HOST:PORT" in wrong.err
+    none = command("topics", "list", "--bootstrap", f"{nowhere},{broker.http}")
+    assert none.code == 3
+    assert f"connecting to {nowhere}, {broker.http}: " in none.err
+    assert f"; {broker.http} is an HTTP port" in none.err
+
+
 @pytest.mark.usefixtures("to_broker")
 def test_settings_of_a_topic_are_listed_and_altered(command: Command) -> None:
     command("topics", "create", "altered")
@@ -297,6 +320,7 @@ def test_a_batch_that_may_have_been_sent_is_said(
         (("topics", "create", "x", "--config", "nonsense"), 2, "NAME=VALUE"),
         (("topics", "frobnicate"), 2, "No such command"),
         (("topics", "list", "--bootstrap", "nowhere"), 2, "HOST:PORT"),
+        (("topics", "list", "--bootstrap", " ,"), 2, "names no HOST:PORT"),
         (("topics", "list", "--bootstrap", "127.0.0.1:1"), 3, "127.0.0.1:1: "),
         (("topics", "list", "--bootstrap", "127.0.0.1:1"), 3, "; nothing was sent"),
         (("topics", "list", "--bootstrap", "127.0.0.1:1"), 3, "; does a broker listen on"),

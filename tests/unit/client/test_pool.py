@@ -136,6 +136,24 @@ def test_dead_bootstrap_brokers_are_passed_over() -> None:
     play(story)
 
 
+def test_bootstrap_brokers_are_tried_in_turn_each_for_its_time() -> None:
+    async def story(world: World) -> None:
+        cluster = await ScriptedCluster.start(world)
+        silent = await world.broker("silent")
+        silent.on(ApiVersionsRequest, lambda request: None)
+        refused, last = ("gone", 1), cluster.brokers[0].address
+        settings = ClientSettings(connect_timeout_ms=3000)
+        started = world.loop.time()
+        async with world.client(refused, silent.address, last, settings=settings) as client:
+            assert await client.leader("flights", 0) == 0
+        assert 3.0 <= world.loop.time() - started < 3.2
+        async with world.client(last, silent.address, settings=settings) as client:
+            await client.metadata(None)
+        assert len(silent.connections) == 1
+
+    play(story)
+
+
 @pytest.mark.parametrize(
     ("topic", "partition", "code"),
     [

@@ -18,6 +18,7 @@ from tidelog.acl_codes import (
     PermissionType,
     ResourceType,
 )
+from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.table import shown_table
 from tidelog.client.acls import Acl, AclSelection, create_acls, delete_acls, describe_acls
@@ -112,7 +113,7 @@ def list_(
     principal: str | None,
     operation: str | None,
     host: str | None,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
     **named: Any,
 ) -> None:
@@ -134,7 +135,7 @@ def add(
     operations: tuple[str, ...],
     host: str,
     deny: bool,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
     **named: Any,
 ) -> None:
@@ -170,7 +171,7 @@ def remove(
     operation: str | None,
     host: str | None,
     is_all: bool,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
     **named: Any,
 ) -> None:

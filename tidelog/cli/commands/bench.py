@@ -12,7 +12,7 @@ import click
 import confluent_kafka
 import numpy as np
 
-from tidelog.cli.address import shown
+from tidelog.cli.address import Bootstrap, shown
 from tidelog.cli.assignments import assignments_of
 from tidelog.cli.broker_client import bootstrap_option
 from tidelog.clock import SystemClock
@@ -53,11 +53,11 @@ def produce(
     size: int,
     throughput: float | None,
     assignments: tuple[str, ...],
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
 ) -> None:
     """Write RECORDS to TOPIC, and print what kafka-producer-perf-test prints."""
     settings = assignments_of(assignments, "--set")
-    configuration = producer_configuration(shown(bootstrap), settings)
+    configuration = producer_configuration(shown(*bootstrap), settings)
     client = made(confluent_kafka.Producer, configuration.passed)
     latencies = Latencies(CLOCK.monotonic(), size)
     value = b"x" * size
@@ -81,14 +81,14 @@ def produce(
 @click.option("--records", type=click.IntRange(1), default=100_000, show_default=True)
 @click.option("--timeout", type=click.FloatRange(0), default=10.0, show_default=True, help="In s.")
 @bootstrap_option
-def consume(topic: str, records: int, timeout: float, bootstrap: tuple[str, int]) -> None:
+def consume(topic: str, records: int, timeout: float, bootstrap: Bootstrap) -> None:
     """Read RECORDS of TOPIC, and print what kafka-consumer-perf-test prints.
 
     Fails if no record comes for TIMEOUT seconds.
     """
     started, count, size = CLOCK.time_ms(), 0, 0
     settings: dict[str, Any] = {"auto.offset.reset": "earliest", "allow.auto.create.topics": False}
-    with Consumer(shown(bootstrap), topic, **settings) as consumer:
+    with Consumer(shown(*bootstrap), topic, **settings) as consumer:
         ready = CLOCK.time_ms()
         while count < records:
             found = consumer.batch(records - count, timeout)

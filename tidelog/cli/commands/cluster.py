@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import click
 
+from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.client.administration import (
     cluster_features,
@@ -62,7 +63,7 @@ class BrokerShare:
 @cluster.command()
 @bootstrap_option
 @json_option
-def describe(bootstrap: tuple[str, int], as_json: bool) -> None:
+def describe(bootstrap: Bootstrap, as_json: bool) -> None:
     """Show the live brokers and how many partitions each one leads."""
     cluster_id, shares = with_client(bootstrap, _describe)
     if as_json:
@@ -121,9 +122,7 @@ async def _move(client: Client, topic: str, partition: int, broker: int) -> None
 @click.argument("broker", type=click.IntRange(0))
 @bootstrap_option
 @json_option
-def move(
-    topic: str, partition: int, broker: int, bootstrap: tuple[str, int], as_json: bool
-) -> None:
+def move(topic: str, partition: int, broker: int, bootstrap: Bootstrap, as_json: bool) -> None:
     """Move PARTITION of TOPIC to BROKER. No data moves, only who serves it.
 
     The cluster may move it again when it balances its brokers.
@@ -152,7 +151,7 @@ def drain(
     broker: int,
     undo: bool,
     timeout_seconds: float,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """Let BROKER give all of its partitions away. It runs on and gets no new ones.
@@ -216,7 +215,7 @@ def _named(partitions: list[str]) -> str:
 @cluster.command()
 @bootstrap_option
 @json_option
-def rebalance(bootstrap: tuple[str, int], as_json: bool) -> None:
+def rebalance(bootstrap: Bootstrap, as_json: bool) -> None:
     """Give every broker its fair share of the partitions now. No data moves.
 
     Brokers do that by themselves at intervals, for differences above a tolerance.
@@ -256,7 +255,7 @@ def features() -> None:
 @features.command(name="describe")
 @bootstrap_option
 @json_option
-def describe_features(bootstrap: tuple[str, int], as_json: bool) -> None:
+def describe_features(bootstrap: Bootstrap, as_json: bool) -> None:
     """Show the cluster's level, and the version of each live broker.
 
     The cluster writes nothing that a broker of its level cannot read.
@@ -282,7 +281,7 @@ def describe_features(bootstrap: tuple[str, int], as_json: bool) -> None:
 @click.option("--level", type=click.IntRange(1), help="Default: the highest that all brokers have.")
 @bootstrap_option
 @json_option
-def upgrade(level: int | None, bootstrap: tuple[str, int], as_json: bool) -> None:
+def upgrade(level: int | None, bootstrap: Bootstrap, as_json: bool) -> None:
     """Raise the cluster's level. After that no broker of a lower version can join.
 
     There is no way back. All live brokers must have the level's version.

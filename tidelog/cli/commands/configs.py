@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from tidelog.cli.address import Bootstrap
 from tidelog.cli.assignments import assignments_of
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.table import shown_table
@@ -64,7 +65,7 @@ def list_(
     broker: int | None,
     brokers: bool,
     with_defaults: bool,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """List settings, their values and where these come from."""
@@ -90,7 +91,7 @@ def alter(
     topic: str | None,
     broker: int | None,
     brokers: bool,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """Change settings; the others stay. All of the changes are made, or none."""
@@ -101,7 +102,7 @@ def change(
     holder: ConfigHolder,
     assignments: tuple[str, ...],
     unset: tuple[str, ...],
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """Change a holder's settings, and say so."""

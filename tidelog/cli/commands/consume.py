@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import click
 
+from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, new_client, with_client
 from tidelog.cli.group_reader import GroupReader
 from tidelog.cli.record_text import JSON, LINES, text
@@ -98,7 +99,7 @@ def consume(
     group_id: str | None,
     isolation: str,
     form: str,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """Print the records of TOPIC as they arrive: partitions in turn, each in order."""

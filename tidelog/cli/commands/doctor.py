@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 import click
 
+from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import json_option, optional_bootstrap_option, with_client
 from tidelog.cli.exits import REFUSED
 from tidelog.client.errors import RequestFailed, RequestRefused
@@ -43,9 +44,7 @@ HTTP_VARIABLE = "TIDELOG_HTTP_BEARER_TOKEN"
     help="A broker's HTTP address, for the cost a month. May be repeated.",
 )
 @json_option
-def doctor(
-    url: str, bootstrap: tuple[str, int] | None, https: tuple[str, ...], as_json: bool
-) -> None:
+def doctor(url: str, bootstrap: Bootstrap | None, https: tuple[str, ...], as_json: bool) -> None:
     """Check a store, its cluster and this machine; each line has a verdict and the remedy.
 
     Objects are written only below probe/, and deleted. Exits with 1 if a check has failed; a
@@ -63,9 +62,7 @@ def doctor(
         sys.exit(REFUSED)
 
 
-def _findings(
-    url: str, bootstrap: tuple[str, int] | None, https: tuple[str, ...]
-) -> Iterator[Finding]:
+def _findings(url: str, bootstrap: Bootstrap | None, https: tuple[str, ...]) -> Iterator[Finding]:
     yield from machine_findings(os.environ)
     of_store, cluster_id = asyncio.run(_of_store(url))
     yield from of_store
@@ -94,7 +91,7 @@ async def _of_store(url: str) -> tuple[Iterable[Finding], str | None]:
         await store.close()
 
 
-def _of_broker(bootstrap: tuple[str, int], cluster_id: str | None) -> Finding:
+def _of_broker(bootstrap: Bootstrap, cluster_id: str | None) -> Finding:
     try:
         return with_client(bootstrap, lambda client: broker_finding(client, cluster_id))
     except (RequestFailed, RequestRefused) as error:

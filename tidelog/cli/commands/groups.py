@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, patiently, with_client
 from tidelog.cli.commands.consume import Start, StartType
 from tidelog.cli.table import shown_table
@@ -42,7 +43,7 @@ def groups() -> None:
 @groups.command("list")
 @bootstrap_option
 @json_option
-def list_(bootstrap: tuple[str, int], as_json: bool) -> None:
+def list_(bootstrap: Bootstrap, as_json: bool) -> None:
     """List the groups and their states."""
     found = with_client(bootstrap, lambda client: patiently(lambda: list_groups(client)))
     if as_json:
@@ -72,7 +73,7 @@ class GroupProgress:
 @click.argument("group_id", metavar="GROUP")
 @bootstrap_option
 @json_option
-def describe(group_id: str, bootstrap: tuple[str, int], as_json: bool) -> None:
+def describe(group_id: str, bootstrap: Bootstrap, as_json: bool) -> None:
     """Show members, committed offsets and lag of GROUP."""
 
     async def run(client: Client) -> tuple[DescribedGroup, dict[Place, GroupProgress]]:
@@ -161,7 +162,7 @@ def reset_offsets(
     partitions: tuple[int, ...],
     start: Start,
     dry_run: bool,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """Set the committed offsets of GROUP, which must have no members, in one topic."""
@@ -218,7 +219,7 @@ async def _refuse_members(client: Client, group_id: str) -> None:
 @click.argument("group_ids", metavar="GROUPS...", nargs=-1, required=True)
 @bootstrap_option
 @json_option
-def delete(group_ids: tuple[str, ...], bootstrap: tuple[str, int], as_json: bool) -> None:
+def delete(group_ids: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -> None:
     """Delete GROUPS, which must have no members, and their committed offsets."""
 
     async def run(client: Client) -> None:

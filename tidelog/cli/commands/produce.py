@@ -11,6 +11,7 @@ from itertools import islice
 
 import click
 
+from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.record_text import JSON, LINES, NotARecord, parse
 from tidelog.client.errors import RequestFailed, RequestOutcome, RequestRefused
@@ -52,7 +53,7 @@ def produce(
     form: str,
     partition: int | None,
     compression: str,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """Send each line of standard input to TOPIC as a record; returns when all are durable."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tidelog.cli.address import Bootstrap
 from tidelog.cli.assignments import assignments_of
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.table import shown_table
@@ -50,7 +51,7 @@ def list_(
     user: str | None,
     client_id: str | None,
     ip: str | None,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """List the quotas, all or those of clients with these names."""
@@ -68,7 +69,7 @@ def set_(
     user: str | None,
     client_id: str | None,
     ip: str | None,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """Set quotas, as producer_byte_rate=1048576; the client's others stay."""
@@ -89,7 +90,7 @@ def remove(
     user: str | None,
     client_id: str | None,
     ip: str | None,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """Remove quotas of a client by their names; without a name, all that it has."""

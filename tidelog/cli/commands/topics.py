@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tidelog.cli.address import Bootstrap
 from tidelog.cli.assignments import assignments_of
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.commands.configs import change
@@ -47,7 +48,7 @@ def create(
     partitions: int | None,
     replication_factor: int,
     configs: tuple[str, ...],
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """Create the topic NAME."""
@@ -69,7 +70,7 @@ def create(
 @topics.command("list")
 @bootstrap_option
 @json_option
-def list_(bootstrap: tuple[str, int], as_json: bool) -> None:
+def list_(bootstrap: Bootstrap, as_json: bool) -> None:
     """List the topics and their numbers of partitions."""
     found = with_client(bootstrap, list_topics)
     if as_json:
@@ -93,7 +94,7 @@ class Description:
 @click.argument("name")
 @bootstrap_option
 @json_option
-def describe(name: str, bootstrap: tuple[str, int], as_json: bool) -> None:
+def describe(name: str, bootstrap: Bootstrap, as_json: bool) -> None:
     """Show partitions, offsets and altered settings of the topic NAME."""
     found = with_client(bootstrap, lambda client: _describe(client, name))
     if as_json:
@@ -138,7 +139,7 @@ def alter(
     name: str,
     assignments: tuple[str, ...],
     unset: tuple[str, ...],
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """Change settings of the topic NAME; the others stay."""
@@ -150,7 +151,7 @@ def alter(
 @click.argument("count", type=click.IntRange(1))
 @bootstrap_option
 @json_option
-def add_partitions_(name: str, count: int, bootstrap: tuple[str, int], as_json: bool) -> None:
+def add_partitions_(name: str, count: int, bootstrap: Bootstrap, as_json: bool) -> None:
     """Raise the number of partitions of the topic NAME to COUNT.
 
     New records of a key may go to another partition than its older ones.
@@ -166,7 +167,7 @@ def add_partitions_(name: str, count: int, bootstrap: tuple[str, int], as_json: 
 @click.argument("names", nargs=-1, required=True)
 @bootstrap_option
 @json_option
-def delete(names: tuple[str, ...], bootstrap: tuple[str, int], as_json: bool) -> None:
+def delete(names: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -> None:
     """Delete the topics NAMES and all of their records."""
     _raise_refusals(with_client(bootstrap, lambda client: delete_topics(client, names)))
     if as_json:
@@ -187,7 +188,7 @@ def delete(names: tuple[str, ...], bootstrap: tuple[str, int], as_json: bool) ->
 )
 @bootstrap_option
 @json_option
-def flush(name: str, timeout_seconds: int, bootstrap: tuple[str, int], as_json: bool) -> None:
+def flush(name: str, timeout_seconds: int, bootstrap: Bootstrap, as_json: bool) -> None:
     """Bring the records of the topic NAME into its table.
 
     Returns when the table has all committed records, and all written outside of transactions. Names

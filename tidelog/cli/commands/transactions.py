@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, patiently, with_client
 from tidelog.cli.table import shown_table
 from tidelog.client.administration import list_topics
@@ -63,7 +64,7 @@ def list_(
     producer_ids: tuple[int, ...],
     longer_than_ms: int | None,
     pattern: str,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """List the transactional ids and the states of their transactions."""
@@ -97,7 +98,7 @@ def list_(
 @click.argument("transactional_id", metavar="TRANSACTIONAL_ID")
 @bootstrap_option
 @json_option
-def describe(transactional_id: str, bootstrap: tuple[str, int], as_json: bool) -> None:
+def describe(transactional_id: str, bootstrap: Bootstrap, as_json: bool) -> None:
     """Show the newest transaction of TRANSACTIONAL_ID, its producer and its partitions."""
 
     async def run(client: Client) -> tuple[DescribedTransaction, str]:
@@ -151,7 +152,7 @@ def find_hanging(
     topics: tuple[str, ...],
     partitions: tuple[int, ...],
     timeout_minutes: int,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """Find open transactions that no coordinator will end.
@@ -230,7 +231,7 @@ def abort(
     producer_epoch: int | None,
     coordinator_epoch: int | None,
     force: bool,
-    bootstrap: tuple[str, int],
+    bootstrap: Bootstrap,
     as_json: bool,
 ) -> None:
     """End a hanging transaction in one partition: write an ABORT marker there.

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.scram_options import NewCredential, new_salt
 from tidelog.client.administration import broker_holder, describe_cluster, holder_configs
@@ -36,7 +37,7 @@ def users() -> None:
 @users.command(name="list")
 @bootstrap_option
 @json_option
-def list_users(bootstrap: tuple[str, int], as_json: bool) -> None:
+def list_users(bootstrap: Bootstrap, as_json: bool) -> None:
     """List the users and the mechanisms of their credentials."""
 
     async def described(client: Client) -> list[DescribeUserScramCredentialsResult]:
@@ -74,7 +75,7 @@ def list_users(bootstrap: tuple[str, int], as_json: bool) -> None:
     show_default=True,
 )
 @bootstrap_option
-def add(name: str, mechanism: str | None, iterations: int, bootstrap: tuple[str, int]) -> None:
+def add(name: str, mechanism: str | None, iterations: int, bootstrap: Bootstrap) -> None:
     """Add a user, or replace the password of one. The password is read from the terminal or stdin.
 
     An argument would show it to every process of the machine.
@@ -99,7 +100,7 @@ def add(name: str, mechanism: str | None, iterations: int, bootstrap: tuple[str,
 @click.argument("name")
 @click.option("--mechanism", type=_MECHANISM, help="By default all that the user has.")
 @bootstrap_option
-def remove(name: str, mechanism: str | None, bootstrap: tuple[str, int]) -> None:
+def remove(name: str, mechanism: str | None, bootstrap: Bootstrap) -> None:
     """Remove a user's credentials. Connections of the user stay until they authenticate again."""
 
     async def owned(client: Client) -> list[ScramMechanism]:
@@ -166,7 +167,7 @@ def _password() -> str:
     return password
 
 
-def _alter(bootstrap: tuple[str, int], request: AlterUserScramCredentialsRequest) -> None:
+def _alter(bootstrap: Bootstrap, request: AlterUserScramCredentialsRequest) -> None:
     async def altered(client: Client) -> None:
         answer = await client.request_any(request)
         for each in answer.results:
