@@ -111,13 +111,15 @@ class MarkerDelivery:
         self._entropy = entropy
         self._crash_points = crash_points
         self._unwritten: list[_Unwritten] = []
+        self._retried = 0
+        """Retries under way."""
         self._round = 0
         self._wake = asyncio.Event()
 
     @property
     def unwritten(self) -> int:
-        """The number of retries that are due later."""
-        return len(self._unwritten)
+        """The number of retries that are due later or under way."""
+        return len(self._unwritten) + self._retried
 
     def deliver(self, runtime: TransactionRuntime, markers: Markers) -> None:
         """Write the markers of the decision that the runtime has just appended."""
@@ -146,8 +148,10 @@ class MarkerDelivery:
         due = [each for each in here if each.due_round <= self._round]
         self._unwritten = [each for each in here if each.due_round > self._round]
         is_fresh = False
+        self._retried += len(due)
         if any(each.needs_view for each in due):
             is_fresh = await self._read_metadata()
+        self._retried -= len(due)
         for each in due:
             if each.runtime.state is RuntimeState.READY:
                 self._write(each, is_fresh=is_fresh)
@@ -226,6 +230,7 @@ class MarkerDelivery:
         for peer, topics in routes.items():
             ids = {enlisted.topic: topic_id for enlisted, topic_id in topics.items()}
             sent = RemoteMarkers(wanted.markers, frozenset(topics), ids)
+            self._retried += wanted.attempts > 0
             answer = self._peers.mark(peer, sent)
             answer.add_done_callback(partial(self._answered, wanted, sent.partitions))
 
@@ -244,6 +249,7 @@ class MarkerDelivery:
         answer: asyncio.Future[MarkerCodes],
     ) -> None:
         """Another broker has answered: what it wrote is durable there."""
+        self._retried -= wanted.attempts > 0
         if answer.cancelled() or wanted.runtime.state is not RuntimeState.READY:
             return
         error = answer.exception()

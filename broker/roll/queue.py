@@ -186,7 +186,7 @@ class RollQueue:
         """Note that the table has advanced."""
         log = partition.log
         place, table_next = log.partition, log.table_next
-        self._pauses.pop(place, None)
+        self._end_pause(place)
         if log.high_watermark <= table_next:
             self._since.pop(place, None)
         waiting = self._waiting.pop(place, [])
@@ -202,7 +202,7 @@ class RollQueue:
     def forget(self, place: TopicPartition) -> None:
         """Remove a partition that this broker does not lead any more."""
         self._since.pop(place, None)
-        self._pauses.pop(place, None)
+        self._end_pause(place)
         why = f"partition {place.partition} of {place.topic_id} is not here any more"
         self._fail(place, PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why))
 
@@ -222,6 +222,13 @@ class RollQueue:
                     "why": str(error),
                 },
             )
+        # A look counts the stopped partitions.
+        self.news.set()
+
+    def _end_pause(self, place: TopicPartition) -> None:
+        pause = self._pauses.pop(place, None)
+        if pause is not None and pause.is_stop:
+            self.news.set()
 
     def pause(self, partitions: Iterable[Partition], error: TidelogError) -> int:
         """Retry partitions later, after a failure of the store or a worker; return their number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ Outcome = Literal[
     "not_applied",
     "unknown",
     "misconfigured",
+    "cancelled",
     "other",
 ]
 _OUTCOMES: dict[type[BaseException], Outcome] = {
@@ -51,6 +53,7 @@ _OUTCOMES: dict[type[BaseException], Outcome] = {
     StoreNotApplied: "not_applied",
     StoreOutcomeUnknown: "unknown",
     StoreMisconfigured: "misconfigured",
+    asyncio.CancelledError: "cancelled",
 }
 
 
@@ -156,7 +159,7 @@ class MeteredStore:
             # A caller may stop reading a listing before its end.
             outcome = "ok"
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             outcome = _OUTCOMES.get(type(error), "other")
             raise
         finally:

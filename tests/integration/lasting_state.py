@@ -61,13 +61,14 @@ def expect_firing(
     *,
     is_up: bool = True,
     rising: Collection[str] = (),
-    aside: str = "none",
+    aside: Collection[str] = (),
 ) -> None:
-    """Fail unless just these alerts fire in the end, whether or not the one `aside` does too.
+    """Fail unless just these alerts fire in the end, whether or not those `aside` do too.
 
     Gauges of `rising` rise on as counters do.
     """
-    fires = f'group by (alertname) (ALERTS{{alertstate="firing",alertname!="{aside}"}})'
+    others = f'alertname!~"{"|".join(aside)}"'
+    fires = f'group by (alertname) (ALERTS{{alertstate="firing",{others}}})'
     wanted = set(re.findall(r"\w+", RULES.read_text()))
     lines = [("up", "", f"1x{QUIET_MINUTES} {int(is_up)}x{LASTING_MINUTES}")]
     for (name, labels), value in sorted(after.series.items()):

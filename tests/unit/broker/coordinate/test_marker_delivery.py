@@ -291,6 +291,37 @@ def test_another_brokers_refusal_settles_nothing_and_the_leader_is_looked_for_ag
     assert leaders.settled == [frozenset({Q}), frozenset({P})]
 
 
+def test_a_marker_counts_as_unwritten_while_another_broker_has_not_answered_its_retry() -> None:
+    """A first attempt does not count: one is under way at any time in a busy cluster."""
+
+    async def story() -> None:
+        leaders = Leaders()
+        leaders.elsewhere = {P: 6}
+        leaders.durable_slots.set()
+        answers: list[asyncio.Future[Any]] = []
+        world: Any = leaders
+
+        def mark(peer: int, markers: RemoteMarkers) -> asyncio.Future[Any]:
+            answers.append(asyncio.get_running_loop().create_future())
+            return answers[-1]
+
+        world.mark = mark
+        delivery = delivery_of(leaders)
+        task = asyncio.create_task(delivery.run())
+        delivery.deliver(world, MARKERS)
+        await until(lambda: len(answers) == 1)
+        assert delivery.unwritten == 0
+        for _ in range(2):
+            answers[-1].set_exception(PeerUnreachable("no answer in time"))
+            await until(lambda: not answers[-1].done())
+            assert delivery.unwritten == 1
+        answers[-1].set_result({P: ErrorCode.NONE})
+        await settled(leaders, delivery)
+        task.cancel()
+
+    asyncio.run(story())
+
+
 def test_a_partition_that_comes_here_gets_its_marker_here() -> None:
     leaders = Leaders()
     leaders.elsewhere = {P: 6}

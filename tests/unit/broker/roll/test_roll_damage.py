@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.broker.one_broker import OneBroker, World, batch, run
+from tests.unit.broker.one_broker import OneBroker, World, batch, run, until
 from tests.unit.broker.rolled import flush, hosted, offsets, open_table, spoil, world
 from tests.unit.storage.segments import advance
 from tidelog.errors import CorruptObject
@@ -36,15 +36,18 @@ def test_a_corrupt_wal_object_stops_its_partition_alone(
                 await flush(one)
             errors = [each for each in caplog.records if each.levelname == "ERROR"]
             assert [vars(each)["key"] for each in errors] == [extent.key]
+            metrics = one.broker.topic_tables.roller.metrics
+            await until(lambda: metrics.stopped == 1)
             await flush(one, 1)
             assert await offsets(here.store, topic_id, 1) == [0]
-            assert one.broker.topic_tables.roller.metrics.stopped == 1
+            assert metrics.stopped == 1
             assert any(extent.key in fault for fault in one.broker.health.faults())
             # Somebody repairs it and asks again.
             await here.store.put(extent.key, right)
             await flush(one)
             assert await offsets(here.store, topic_id) == [0]
             assert one.broker.health.faults() == []
+            await until(lambda: metrics.stopped == 0)
 
     run(story)
 

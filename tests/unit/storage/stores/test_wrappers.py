@@ -330,7 +330,7 @@ def test_requests_under_way_are_counted() -> None:
         assert world.metered.statistics.in_flight == 2
         world.faulty.resume()
         await asyncio.gather(*gets, return_exceptions=True)
-        assert world.metered.statistics.get.outcomes == {"other": 1, "not_found": 2}
+        assert world.metered.statistics.get.outcomes == {"cancelled": 1, "not_found": 2}
 
     tell(story)
 
