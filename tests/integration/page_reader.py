@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -67,7 +68,10 @@ class Reader:
             check=False,
         )
         if command.line.startswith("pkill"):
-            for broker in self.brokers:
+            pattern = shlex.split(command.line)[-1]
+            killed = [each for each in self.brokers if pattern in str(each.args)]
+            assert killed, command.line
+            for broker in killed:
                 broker.wait(SECONDS_MAX)
         else:
             assert done.returncode == 0, f"{command.line}\n{done.stdout}"

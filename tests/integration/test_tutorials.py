@@ -71,7 +71,7 @@ def test_a_spark_pipeline(tmp_path: Path, require_tool: Callable[[str], str]) ->
 def test_a_cluster_on_minio(tmp_path: Path, minio: S3Server) -> None:
     ports = dict(zip(("9092", "9093", "9094"), map(str, free_ports(3)), strict=True))
     text = re.sub("909[2-4]", lambda found: ports[found[0]], page("minio.md"))
-    bootstrap = f"127.0.0.1:{ports['9092']}"
+    (bootstrap,) = re.findall("TIDELOG_BOOTSTRAP=(.*)", text)
     with reader(tmp_path, TIDELOG_BOOTSTRAP=bootstrap, **minio.environment) as operator:
         operator.follow(text)
         assert len(operator.brokers) == 4
