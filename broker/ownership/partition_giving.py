@@ -72,8 +72,14 @@ class PartitionGiving:
         giving = self._give(receivers, allows)
         begun = asyncio.create_task(giving, name="partitions are given away")
         self._begun.add(begun)
-        begun.add_done_callback(self._begun.discard)
+        begun.add_done_callback(self._ended)
         return await asyncio.shield(begun)
+
+    def _ended(self, begun: asyncio.Task[frozenset[TopicPartition]]) -> None:
+        self._begun.discard(begun)
+        if not begun.cancelled():
+            # A cancelled caller does not hear of the error; without this the loop would log it.
+            begun.exception()
 
     @property
     def under_way(self) -> Mapping[TopicPartition, Epoch]:

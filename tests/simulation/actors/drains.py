@@ -10,7 +10,7 @@ from tidelog.broker.broker import Broker
 from tidelog.coordinator.cluster.membership.draining import DrainRefused, drain_changes
 from tidelog.coordinator.cluster.records.records import DrainChanged
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.errors import Refused
+from tidelog.errors import Fenced, Refused
 from tidelog.identifiers import BrokerId
 from tidelog.storage.object_store import StoreError
 
@@ -58,3 +58,6 @@ async def change_drain(
         environment.cluster.counts["drains" if draining else "drains undone"] += 1
     except (Refused, StoreError):
         environment.cluster.counts["drains failed"] += 1
+    except Fenced:
+        # The broker ends.
+        return

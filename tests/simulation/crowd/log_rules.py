@@ -11,7 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records.records import BrokerFenced, BrokerRegistered, Record
+from tidelog.coordinator.cluster.records.records import (
+    BrokerFenced,
+    BrokerRegistered,
+    LevelRaised,
+    Record,
+)
 from tidelog.coordinator.cluster.state.features import VERSION_OF_RECORD, lacking
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Epoch
@@ -28,6 +33,7 @@ class LogRules:
         self.violations: list[str] = []
         self.compared = 0
         self.fences = 0
+        self.levels_raised = 0
         self._may_be_fenced = may_be_fenced
         self._judged = -1
         self._processes: dict[Epoch, ProcessIdentity] = {}
@@ -54,6 +60,8 @@ class LogRules:
                     self._processes[Epoch(sequence)] = process
                 case BrokerFenced(epoch):
                     self._judge_fence(who, sequence, epoch)
+                case LevelRaised():
+                    self.levels_raised += 1
                 case _:
                     pass
             behind = lacking(state, VERSION_OF_RECORD.get(type(record), 0))

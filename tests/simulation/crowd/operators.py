@@ -58,17 +58,18 @@ class Operator:
 
     async def settle(self) -> None:
         """End all drains, upgrade what is left, and raise the level: nothing may hinder that."""
-        while (running := list(self._members.running())) and not self._is_settled(running[0][1]):
+        while not self._is_settled():
+            running = list(self._members.running())
             for member, broker in running:
                 await self._upgrade(member, broker)
-            member, broker = running[0]
-            for info in broker.membership.state().live_brokers():
-                if info.draining:
-                    change = change_drain(
-                        member.broker, member.environment, info.broker_id, draining=False
-                    )
-                    member.process.spawn(change, "operator")
-            member.process.spawn(self._attempt(self._raise(member, broker)), "operator")
+            for member, broker in running[:1]:
+                for info in broker.membership.state().live_brokers():
+                    if info.draining:
+                        change = change_drain(
+                            member.broker, member.environment, info.broker_id, draining=False
+                        )
+                        member.process.spawn(change, "operator")
+                member.process.spawn(self._attempt(self._raise(member, broker)), "operator")
             await asyncio.sleep(1.0)
 
     async def _attempt(self, action: Awaitable[None]) -> None:
@@ -88,8 +89,20 @@ class Operator:
         drains = not info.draining and self._random.random() > UNDRAINED_SHARE
         await change_drain(member.broker, member.environment, info.broker_id, draining=drains)
 
+    async def fill(self, member: Member, broker: RunningBroker, interval_entries: int) -> int:
+        """Let a broker append entries up to one after which it writes a snapshot; its number."""
+        number = -1
+        while number % interval_entries:
+            appended = member.process.spawn(self._change_quota(broker), "operator")
+            number = await appended
+        return number
+
     async def _limit(self, _: Member, broker: RunningBroker) -> None:
-        """Change a quota: a record that waits for its level."""
+        await self._change_quota(broker)
+        self._cluster.counts["quotas changed"] += 1
+
+    async def _change_quota(self, broker: RunningBroker) -> int:
+        """Append a record that waits for its level; the entry's number."""
         record = QuotasChanged(
             QuotaEntity(client_id=f"client-{self._random.randint(0, 5)}"),
             {"producer_byte_rate": float(self._random.randint(10**8, 10**9))},
@@ -99,14 +112,10 @@ class Operator:
             check_readable(state, (record,))
             return (record,)
 
-        await self._append(broker, build)
-        self._cluster.counts["quotas changed"] += 1
+        return await self._append(broker, build)
 
     async def _raise(self, _: Member, broker: RunningBroker) -> None:
-        before = broker.membership.state().level
         await self._append(broker, lambda state: raised(state, BROKER_VERSION))
-        if broker.membership.state().level > before:
-            self._cluster.counts["levels raised"] += 1
 
     async def _upgrade(self, member: Member, broker: RunningBroker) -> None:
         """Restart it, if it is of the earlier release: its successor is of this one."""
@@ -117,16 +126,20 @@ class Operator:
 
     async def _append(
         self, broker: RunningBroker, build: Callable[[ClusterState], tuple[Record, ...]]
-    ) -> None:
+    ) -> int:
         member = broker.membership
-        await member.metadata.append(member.incarnation.epoch, build)
+        return await member.metadata.append(member.incarnation.epoch, build)
 
     def _is_behind(self, broker: RunningBroker) -> bool:
         info = broker.membership.state().brokers.get(broker.membership.incarnation.epoch)
         return info is not None and info.version < BROKER_VERSION
 
-    def _is_settled(self, broker: RunningBroker) -> bool:
-        state = broker.membership.state()
-        return state.level == BROKER_VERSION and not any(
-            info.draining for info in state.live_brokers()
+    def _is_settled(self) -> bool:
+        """Whether one broker runs at least, and knows of nothing that is left to do."""
+        states = (broker.membership.state() for _, broker in self._members.running())
+        state = next(states, None)
+        return (
+            state is not None
+            and state.level == BROKER_VERSION
+            and not any(info.draining for info in state.live_brokers())
         )

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from tests.simulation.actors.actor import WorkloadSettings
 from tests.simulation.cluster import SimulatedCluster
@@ -41,6 +42,8 @@ REQUESTS_MAX = {"put": 2.0, "get": 8.0, "list": 2.0}
 """A broker a heartbeat, however many brokers there are: its lease; three leases and the metadata
 log, with the collector's reads; the collector's lists."""
 _LOOK_SECONDS = 0.25
+_COLLECTING_SECONDS_MAX = 180.0
+"""Within which a broker deletes what a snapshot makes obsolete: an object after the other."""
 WORKLOAD = WorkloadSettings(
     keys=KEYS,
     producers=1,
@@ -104,10 +107,11 @@ class CrowdWatch:
             cluster.loop.time() - give_up_at + SETTLE_SECONDS_MAX
         )
         await self._count_requests(cluster)
-        self._judge_the_log(cluster)
+        await self._judge_the_log(cluster)
         cluster.violations += rules.violations
         cluster.counts["states compared"] += rules.compared
         cluster.counts["fences"] += rules.fences
+        cluster.counts["levels raised"] += rules.levels_raised
 
     def _look(self, cluster: SimulatedCluster) -> None:
         twice = self.members.served_twice()
@@ -128,14 +132,32 @@ class CrowdWatch:
                     f" {most:g} are enough"
                 )
 
-    def _judge_the_log(self, cluster: SimulatedCluster) -> None:
-        entries = len(cluster.store.keys("cluster/log/"))
-        cluster.counts["metadata entries left"] += entries
-        # Those of the last grace stay, and each broker writes some.
-        if entries > 4 * SNAPSHOT_ENTRIES + 6 * cluster.size:
-            cluster.violations.append(
-                f"{entries} metadata entries are left, with a snapshot every {SNAPSHOT_ENTRIES}"
-            )
+    async def _judge_the_log(self, cluster: SimulatedCluster) -> None:
+        """A broker that writes a snapshot deletes all below the newest one that it has known for
+        longer than the grace (A2). So with its next one all below this one goes."""
+        member, broker = next(self.members.running())
+        operator = Operator(cluster, self.members, self.seed)
+        known = await operator.fill(member, broker, SNAPSHOT_ENTRIES)
+        await asyncio.sleep(2 * GRACE_MS / 1000)
+        await operator.fill(member, broker, SNAPSHOT_ENTRIES)
+        give_up_at = cluster.loop.time() + _COLLECTING_SECONDS_MAX
+        while (lowest := _lowest_numbers(cluster)) != (known, known):
+            if cluster.loop.time() > give_up_at:
+                cluster.violations.append(
+                    f"the metadata log begins with entry {lowest[0]}, its snapshots with"
+                    f" {lowest[1]}: all below snapshot {known} must be deleted, and no more"
+                )
+                break
+            await asyncio.sleep(1.0)
+
+
+def _lowest_numbers(cluster: SimulatedCluster) -> tuple[int, ...]:
+    """Of the entries behind entry 0, the bucket's identity, and of the snapshots."""
+    entries, snapshots = (
+        [int(PurePosixPath(key).stem) for key in cluster.store.keys(f"cluster/{kind}/")]
+        for kind in ("log", "snapshot")
+    )
+    return min(filter(None, entries)), min(snapshots)
 
 
 def _settings(chance: random.Random) -> BrokerSettings:
