@@ -55,6 +55,7 @@ class CheckpointImages:
         self._quiet: dict[PartitionLog, None] = {}
         self._blocks: dict[SettledBlock, None] = {}
         self._block_of: dict[PartitionLog, SettledBlock] = {}
+        self._has_discarded = False
         self.visited = 0
         """Partitions that `take` visited, summed over all checkpoints."""
 
@@ -67,8 +68,12 @@ class CheckpointImages:
 
     @property
     def have_changed(self) -> bool:
-        """True if a partition differs from its last image."""
-        return bool(self._changed)
+        """True if a partition differs from its last image, or is gone.
+
+        The newest checkpoint keeps all that its images refer to, also those of partitions that are
+        gone.
+        """
+        return bool(self._changed) or self._has_discarded
 
     def add(self, log: PartitionLog) -> None:
         """Include this partition in checkpoints."""
@@ -77,6 +82,7 @@ class CheckpointImages:
 
     def discard(self, log: PartitionLog) -> None:
         """Remove a partition that was deleted or handed over."""
+        self._has_discarded = self._has_discarded or log in self
         self._unsettle(log)
         self._changed.pop(log, None)
         self._quiet.pop(log, None)
@@ -107,6 +113,7 @@ class CheckpointImages:
         others = [(log, log.image()) for log in (*self._quiet, *self._changed)]
         self._quiet.update(self._changed)
         self._changed.clear()
+        self._has_discarded = False
         return TakenImages(list(self._blocks), others)
 
     def _unsettle(self, log: PartitionLog) -> None:

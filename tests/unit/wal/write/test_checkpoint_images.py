@@ -77,6 +77,20 @@ def test_idle_partitions_are_looked_at_twice_and_never_again() -> None:
     assert led.visited_by_checkpoint() <= 2 * BLOCK_PARTITIONS
 
 
+def test_a_partition_that_is_gone_asks_for_one_more_checkpoint() -> None:
+    """Else the objects that its image names are kept for as long as all others are idle."""
+    led = Led(BLOCK_PARTITIONS + 2)
+    for _ in range(2):
+        led.checkpoint()
+    for number in (0, BLOCK_PARTITIONS + 1):
+        led.images.discard(led.logs[number])
+        assert led.images.have_changed
+        assert led.logs[number].partition not in led.checkpoint()
+        assert not led.images.have_changed
+    led.images.discard(led.logs[0])
+    assert not led.images.have_changed, "it was gone before"
+
+
 def test_the_number_of_idle_partitions_makes_no_difference() -> None:
     visited = []
     for count in (4 * BLOCK_PARTITIONS, 40 * BLOCK_PARTITIONS):
