@@ -244,6 +244,8 @@ class Checkpointer:
         self._schedule = CheckpointSchedule(interval_bytes, interval_slots)
         self._due = asyncio.Event()
         self._writing = asyncio.Lock()
+        self._is_missing = False
+        """A checkpoint was begun and is not in the bucket: its images count as taken."""
         self.metrics = CheckpointMetrics()
 
     @property
@@ -259,7 +261,11 @@ class Checkpointer:
     @property
     def has_news(self) -> bool:
         """True if a checkpoint taken now would differ from the newest."""
-        return self.slots_since > 0 or self._partitions.have_changed
+        return self.slots_since > 0 or self._has_changed
+
+    @property
+    def _has_changed(self) -> bool:
+        return self._is_missing or self._partitions.have_changed
 
     @asynccontextmanager
     async def held_off(self) -> AsyncIterator[None]:
@@ -298,8 +304,9 @@ class Checkpointer:
         """
         async with self._writing:
             slot = self._writer.begin_slot()
-            if not self._schedule.take(slot, has_changed=self._partitions.have_changed):
+            if not self._schedule.take(slot, has_changed=self._has_changed):
                 return None
+            self._is_missing = True
             taken = self._partitions.take()
             await self._writer.durable(Slot(slot - 1))
             # A partition that was deleted or handed over meanwhile has no current state here.
@@ -317,6 +324,7 @@ class Checkpointer:
             await self._store.put(checkpoint_key(incarnation, slot), data)
             self._crash_points.hit(CrashPoint.CHECKPOINT_WRITTEN)
             self._schedule.written(len(data))
+            self._is_missing = False
             self._writer.checkpointed(slot)
             self.metrics.written += 1
             self.metrics.succeeded_at = self._clock.time_ms() / 1000

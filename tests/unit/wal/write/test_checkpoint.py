@@ -133,6 +133,25 @@ def test_what_moves_to_the_table_without_another_slot_is_in_the_next_one() -> No
     story(tell)
 
 
+def test_what_a_failed_checkpoint_took_is_in_the_next_one_also_without_another_slot() -> None:
+    """Else an idle broker's checkpoint names objects of its past after an error of the store."""
+
+    async def tell(world: World, broker: Broker) -> None:
+        await broker.produce(PARTITIONS[0], records=4)
+        assert await broker.checkpointer.checkpoint() == 1
+        broker.logs[PARTITIONS[0]].advance_table(4)
+        broker.store.plan("put", StoreFault.REFUSED)
+        with pytest.raises(StoreError):
+            await broker.checkpointer.checkpoint()
+        assert broker.checkpointer.has_news
+        assert await broker.checkpointer.checkpoint() == 1
+        assert (await stored(world, 1))[PARTITIONS[0]].table_next == 4
+        assert not broker.checkpointer.has_news
+        assert await broker.checkpointer.checkpoint() is None
+
+    story(tell)
+
+
 def test_a_partition_that_was_given_away_meanwhile_is_left_out() -> None:
     async def tell(world: World, broker: Broker) -> None:
         broker.append(PARTITIONS[0])
