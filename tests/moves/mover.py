@@ -51,7 +51,7 @@ class Mover(threading.Thread):
             raise self.failure
 
     async def _run(self) -> None:
-        async with new_client(self._address) as client:
+        async with new_client((self._address,)) as client:
             first = await _epochs(client)
             while not self._ends.is_set():
                 await self._round(client)

@@ -66,7 +66,7 @@ def command(
 
 def use(broker: BrokerProcess, story: Callable[[Client], Awaitable[Any]]) -> Any:
     host, _, port = broker.kafka.rpartition(":")
-    return with_client((host, int(port)), story)
+    return with_client(((host, int(port)),), story)
 
 
 def make_topic(command: Command, topic: str, records: int, monkeypatch: pytest.MonkeyPatch) -> None:

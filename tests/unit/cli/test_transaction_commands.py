@@ -74,7 +74,7 @@ def command(
 
 def use(lost: Lost, story: Callable[[Client], Awaitable[Any]]) -> Any:
     host, _, port = lost.broker.kafka.rpartition(":")
-    return with_client((host, int(port)), story)
+    return with_client(((host, int(port)),), story)
 
 
 async def stable(client: Client, partition: int, topic: str = "lost") -> int:
