@@ -48,8 +48,8 @@ class LogSlice:
     """Whole batches of one partition, in offset order, up to `next_offset`.
 
     `is_cut`: the next batch does not fit. `missing`: the part to load before the slice can
-    continue. `unmarked_below`: what lies below this offset has lost its aborted records and its
-    markers.
+    continue. `unmarked_below`: below this offset the slice comes from segments, which hold
+    neither aborted records nor markers.
     """
 
     buffers: list[Buffer] = field(default_factory=list)

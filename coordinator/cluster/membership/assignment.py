@@ -295,7 +295,7 @@ class _Balance:
         return min(able, key=lambda epoch: (self._loads[epoch], epoch), default=None)
 
     def may_move(self, giver: Epoch, receiver: Epoch, tolerance_percent: int) -> bool:
-        """Whether one move leaves the receiver below, and the giver above, what is tolerated."""
+        """Whether one move keeps the counts of giver and receiver within the tolerance."""
         if giver not in self._shares or receiver not in self._shares:
             return False
         tolerated = self._fair * tolerance_percent // 100
