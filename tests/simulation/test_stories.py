@@ -17,24 +17,33 @@ from tests.simulation.world.loop import SimulatedLoop
 from tests.simulation.world.network import NetworkSettings, SimulatedNetwork
 from tests.simulation.world.process import SimulatedProcess
 from tests.simulation.world.store import SimulatedStore, StoreSettings
+from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.wal.settings import WalSettings
+from tidelog.wal.write.slot_upload import WalLost
 
 KEY = Key("topic", 0)
 HERE, THERE = broker_host(0), spare_host(0)
+HALF_GRACE_SECONDS = ClusterSettings().delete_grace_ms / 2000
+REST_SECONDS = 30.0
+"""Within which several brokers have started, and divided the partitions."""
+UPLOAD_SECONDS = WalSettings().upload_deadline_ms / 1000
 
 
 class World:
     """A cluster in which nothing fails but what the story says."""
 
-    def __init__(self, loop: SimulatedLoop, seed: int) -> None:
+    def __init__(self, loop: SimulatedLoop, seed: int, brokers: int) -> None:
         system = tidelog_system(seed)
         self.loop = loop
         self.store = SimulatedStore(loop, seed, StoreSettings(slow_probability=0.0))
         network = SimulatedNetwork(loop, seed, NetworkSettings(slow_probability=0.0))
         self.cluster = SimulatedCluster(
-            loop, seed, network, self.store, system.broker, system.client
+            loop, seed, network, self.store, system.broker, system.client, brokers
         )
         self.cluster.supervising = False
+        for broker_id in range(brokers):
+            self.cluster.start_broker(broker_id)
 
     def client(self, environment: Environment, *hosts: str) -> KafkaLogClient:
         """A client that asks these hosts only."""
@@ -52,12 +61,13 @@ async def persist(request: Callable[[], Awaitable[object]]) -> None:
             return
 
 
-def tell(story: Callable[[World, Environment], Awaitable[None]], seed: int) -> None:
-    """Run a story inside a client's process, with broker 0 started."""
+def tell(
+    story: Callable[[World, Environment], Awaitable[None]], seed: int, brokers: int = 1
+) -> None:
+    """Run a story inside a client's process, with the brokers started."""
 
     async def main(loop: SimulatedLoop) -> None:
-        world = World(loop, seed)
-        world.cluster.start_broker(0)
+        world = World(loop, seed, brokers)
 
         async def client(environment: Environment) -> None:
             await story(world, environment)
@@ -68,7 +78,7 @@ def tell(story: Callable[[World, Environment], Awaitable[None]], seed: int) -> N
             raise ended.error
 
     with SimulatedLoop(seed) as loop, traced(loop):
-        loop.run(main(loop), seconds_max=600)
+        loop.run(main(loop), seconds_max=900)
 
 
 def batch(identity: tuple[int, int], sequence: int) -> OutgoingBatch:
@@ -101,3 +111,44 @@ def test_a_superseded_broker_says_nothing_of_what_it_remembers(seed: int) -> Non
         assert not (await sleeper.exited()).killed
 
     tell(story, seed)
+
+
+def test_an_outage_of_more_than_half_the_grace_ends_no_idle_broker() -> None:
+    """Each looks whether a snapshot has taken the place of entries that it does not know (A2)."""
+
+    async def story(world: World, environment: Environment) -> None:
+        client = world.client(environment, *map(broker_host, range(3)))
+        await persist(lambda: client.create_topic(KEY.topic, 1, {}))
+        identity = await client.init_producer_id()
+        await persist(lambda: client.produce(batch(identity, 0)))
+        await asyncio.sleep(REST_SECONDS)
+        before = world.cluster.brokers()
+        world.store.fail_for(HALF_GRACE_SECONDS + 100.0, 1.0)
+        await asyncio.sleep(HALF_GRACE_SECONDS + 130.0)
+        assert world.cluster.brokers() == before
+        assert len(before) == 3
+        await persist(lambda: client.produce(batch(identity, 1)))
+
+    tell(story, 1, brokers=3)
+
+
+def test_an_outage_ends_the_broker_with_records_under_way_and_no_other() -> None:
+    """It gives an upload up after `upload_deadline_ms`. The others fence it and take over."""
+
+    async def story(world: World, environment: Environment) -> None:
+        client = world.client(environment, *map(broker_host, range(3)))
+        await persist(lambda: client.create_topic(KEY.topic, 1, {}))
+        identity = await client.init_producer_id()
+        await persist(lambda: client.produce(batch(identity, 0)))
+        await asyncio.sleep(REST_SECONDS)
+        before = world.cluster.brokers()
+        world.store.fail_for(2 * UPLOAD_SECONDS, 1.0)
+        sent = asyncio.create_task(client.produce(batch(identity, 1)))
+        await asyncio.sleep(2 * UPLOAD_SECONDS + 20.0)
+        (ended,) = set(before) - set(world.cluster.brokers())
+        assert isinstance((await ended.exited()).error, WalLost)
+        with pytest.raises((NoAnswer, RequestRefused)):
+            await sent
+        await persist(lambda: client.produce(batch(identity, 1)))
+
+    tell(story, 1, brokers=3)

@@ -260,6 +260,11 @@ def _forwarded(operation: AclOperation) -> NeedsOfRequest:
     )
 
 
+def _drains(asking: Asking) -> Iterator[Need]:
+    """The names of draining brokers, or drains that begin or end."""
+    yield Need.of(cluster(ALTER if asking.request.brokers else DESCRIBE))
+
+
 def _features(asking: Asking) -> Iterator[Need]:
     """A description, or a raise of the level."""
     is_description = asking.request.raise_to == NO_LEVEL
@@ -488,7 +493,7 @@ _CLUSTER: Final[Mapping[int, Permission]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Permission(whole=_forwarded(DESCRIBE)),
     ApiKey.UNREGISTER_BROKER: Permission(whole=_on_cluster(ALTER)),
     OwnApiKey.METADATA_MOVED: Permission(whole=_on_cluster(CLUSTER_ACTION)),
-    OwnApiKey.DRAIN_BROKERS: Permission(whole=_on_cluster(ALTER)),
+    OwnApiKey.DRAIN_BROKERS: Permission(whole=_drains),
     OwnApiKey.REBALANCE_BROKERS: Permission(whole=_forwarded(ALTER)),
     OwnApiKey.CLUSTER_FEATURES: Permission(whole=_features),
 }

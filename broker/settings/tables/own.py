@@ -100,8 +100,8 @@ OWN_SETTINGS: tuple[Setting, ...] = (
         "How long a stopping broker waits for requests that it has accepted."),
     Setting("log.delete.grace.ms", LONG, 600000, AtLeast(DELETE_GRACE_MS_MIN),
         "How long the broker keeps an unreferenced object before it deletes it. A query that takes"
-        " longer may miss objects. All brokers need the same value. A broker ends itself if the"
-        " store does not answer for half as long."),
+        " longer may miss objects. All brokers need the same value. Below six minutes, a broker may"
+        " end itself if the store does not answer for half as long."),
     Setting("log.collect.interval.ms", LONG, 60_000, AtLeast(1),
         "How often a broker shortens its WAL: it opens inherited partitions, merges WAL objects,"
         " writes a checkpoint, and looks for unreferenced objects."),

@@ -43,6 +43,7 @@ from tidelog.protocol.schemas.fetch import (
     FetchTopic,
 )
 from tidelog.protocol.schemas.groups import DescribeGroupsRequest
+from tidelog.protocol.schemas.own.drains import BrokerDrain, DrainBrokersRequest
 from tidelog.protocol.schemas.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -493,5 +494,12 @@ def test_refusals_and_changes_are_lines_of_the_audit_log(
             (line,) = lines()
             assert (line["principal"], line["rule"]) == ("User:admin", "super.users")
             assert (line["operation"], line["resource"]) == ("Delete", "Cluster:kafka-cluster")
+            # To ask which brokers are being drained changes nothing; to drain one does.
+            asks, drains = DrainBrokersRequest(brokers=[]), BrokerDrain(broker_id=9, draining=True)
+            await broker.ask(asks, 0, ADMIN)
+            assert lines() == []
+            await broker.ask(DrainBrokersRequest(brokers=[drains]), 0, ADMIN)
+            (line,) = lines()
+            assert (line["api"], line["operation"]) == ("DrainBrokers", "Alter")
 
     run(main)
