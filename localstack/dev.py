@@ -163,7 +163,7 @@ def _tell(running: list[BrokerProcess], url: str, folder: Path) -> None:
     click.echo(f"store      {url}")
     click.echo(f"logs       {folder}/*.log")
     click.echo("connect")
-    click.echo(f"  export TIDELOG_BOOTSTRAP={running[0].kafka}")
+    click.echo(f"  export TIDELOG_BOOTSTRAP={bootstrap}")
     click.echo("  tidelog topics create flights --partitions 4")
     click.echo(f'  python: from tidelog import Producer; Producer("{bootstrap}")')
     click.echo(f"  kcat -b {bootstrap} -L")

@@ -8,6 +8,7 @@ import sys
 import click
 
 import tidelog
+from tidelog.cli.examples import teach
 from tidelog.cli.exits import INCONSISTENT, REFUSED, UNREACHABLE, USAGE
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.errors import (
@@ -41,6 +42,7 @@ COMMANDS = {
         "fsck",
         "inspect",
         "doctor",
+        "completion",
     )
 } | {"dev": "tidelog.localstack.dev"}
 """The commands' modules; each has an object of the command's name."""
@@ -60,6 +62,7 @@ class _Commands(click.Group):
         except InvalidConfiguration as missing:
             return _not_installed(cmd_name, missing)
         command: click.Command = getattr(module, cmd_name)
+        teach(command, cmd_name)
         return command
 
     def resolve_command(
@@ -93,7 +96,18 @@ def _not_installed(name: str, missing: InvalidConfiguration) -> click.Command:
 @click.group(cls=_Commands, context_settings=CONTEXT)
 @click.version_option(tidelog.__version__, message="tidelog %(version)s")
 def cli() -> None:
-    """Tidelog: a transactional log on object storage that speaks the Kafka protocol."""
+    """Tidelog: a transactional log on object storage that speaks the Kafka protocol.
+
+    \b
+    Try it, in two terminals:
+      tidelog dev
+      tidelog topics create flights --partitions 4
+      echo 'EWR to IAH' | tidelog produce flights
+      tidelog consume flights --until-end
+
+    Commands find a broker by --bootstrap or TIDELOG_BOOTSTRAP, a store by --store or TIDELOG_STORE.
+    `tidelog COMMAND --help` shows options and examples.
+    """
 
 
 @cli.command()

@@ -295,6 +295,9 @@ class Consumer:
         self, event: confluent_kafka.Message, error: KafkaError
     ) -> KafkaRequestError | None:
         """What the application must know, or None if the consumer waits for a remedy."""
+        if self.group is None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            # librdkafka looks for the coordinator of NO_GROUP. Nothing here needs it.
+            return None
         failure = translated(error, f"topic {event.topic()}")
         waits = error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._MAX_POLL_EXCEEDED)
         if not waits and not isinstance(failure, RetriableError):

@@ -35,6 +35,12 @@ def test_a_password_is_not_shown() -> None:
         ({"sasl.username": ""}, "needs sasl.username"),
         ({"sasl.passwd": "hidden"}, "unknown property sasl.passwd"),
         (
+            {"sasl.jaas.config": 'ScramLoginModule required password="hidden";'},
+            "a property of the Java client; write sasl.username and sasl.password",
+        ),
+        ({"ssl.truststore.location": "/t.jks"}, "write ssl.ca.location, a PEM file"),
+        ({"ssl.keystore.password": "hidden"}, "write ssl.certificate.location and ssl.key"),
+        (
             {"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"},
             "/nowhere.pem: cannot be read",
         ),

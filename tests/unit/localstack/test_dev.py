@@ -52,6 +52,8 @@ def test_brokers_serve_and_ctrl_c_ends_all_of_it(arguments: tuple[str, ...]) -> 
         addresses = found(lines, r"kafka (\S+)")
         assert len(addresses) == (2 if arguments else 1)
         bootstrap = ",".join(addresses)
+        # A command goes on while one of several brokers is away.
+        assert found(lines, r"TIDELOG_BOOTSTRAP=(\S+)") == [bootstrap]
         with Producer(bootstrap) as producer:
             producer.send("topic", "a")
         with Consumer(bootstrap, "topic", auto_offset_reset="earliest") as consumer:

@@ -23,8 +23,10 @@ COLUMNS_MAX = 100
 WRITTEN_BY_PROGRAMS = {
     "docs/ATTACKS.md",
     "docs/BENCHMARKS.md",
+    "docs/COMMANDS.md",
     "docs/CONFIGURATION.md",
     "docs/DAMAGE.md",
+    "docs/PROTOCOL.md",
     "docs/VERIFICATION.md",
 }
 

@@ -7,6 +7,14 @@ import itertools
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from tidelog.errors import Refused
 from tidelog.sdk.admin import Admin
@@ -188,3 +196,29 @@ def test_an_error_between_messages_is_raised_and_they_are_given_out(
         with pytest.raises(KafkaRequestError, match="topic closed"):
             consumer.poll(5)
         assert [message.value for message in consumer.batch(timeout=5)] == [b"a", b"b"]
+
+
+def test_a_consumer_without_a_group_needs_no_right_to_a_group() -> None:
+    """librdkafka looks for the coordinator of a group all the same."""
+    with Broker(authorizer_class_name="acl", allow_everyone_if_no_acl_found=True) as closed:
+        topic = closed.topic()
+        closed.produce(topic, ["a", "b"])
+        forbidden = AclBinding(
+            ResourceType.GROUP,
+            "*",
+            ResourcePatternType.LITERAL,
+            "User:ANONYMOUS",
+            "*",
+            AclOperation.ALL,
+            AclPermissionType.DENY,
+        )
+        admin = AdminClient({"bootstrap.servers": closed.bootstrap})
+        for done in admin.create_acls([forbidden]).values():
+            done.result()
+        with Consumer(closed.bootstrap, topic, auto_offset_reset="earliest") as consumer:
+            assert [message.value for message in consumer.to_end()] == [b"a", b"b"]
+        with (
+            Consumer(closed.bootstrap, topic, "planes") as member,
+            pytest.raises(KafkaRequestError, match="GROUP_AUTHORIZATION_FAILED"),
+        ):
+            member.poll(30)
