@@ -23,6 +23,7 @@ from tidelog.broker.dispatch.permissions.declarations import (
 )
 from tidelog.broker.settings.config_changes import ConfigResourceType as Settings
 from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.coordinator.group.requests.group_offsets import SINK_PROGRESS_TOPIC
 from tidelog.protocol.api import ApiKey, OwnApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.own.features import NO_LEVEL
@@ -86,6 +87,15 @@ def _each_topic(operation: AclOperation) -> NeedsOfElement:
         return (Need.of(Want(operation, TOPIC, name)),)
 
     return needs
+
+
+def _but_progress(needs: NeedsOfElement) -> NeedsOfElement:
+    """These needs of an offset's topic, and none for the progress of an exactly-once sink (H7).
+
+    Its group's permission suffices. READ on the internal topic would show the offsets of all
+    groups.
+    """
+    return lambda topic, asking: () if topic.name == SINK_PROGRESS_TOPIC else needs(topic, asking)
 
 
 def _topic_name(element: Any, asking: Asking) -> str | None:
@@ -302,7 +312,7 @@ _OFFSET_FETCH: Final = Permission(
         Parts(
             ("groups", "topics"),
             ("groups", "topics"),
-            _each_topic(DESCRIBE),
+            _but_progress(_each_topic(DESCRIBE)),
             range(_SEVERAL_GROUPS_FROM, VERSION_MAX),
             parent="group_id",
         ),
@@ -382,7 +392,7 @@ _TRANSACTIONS: Final[Mapping[int, Permission]] = {
     ),
     ApiKey.TXN_OFFSET_COMMIT: Permission(
         whole=_both(_on(WRITE, TRANSACTIONAL_ID, "transactional_id"), _on(READ, GROUP, "group_id")),
-        parts=_topics(READ),
+        parts=(Parts(("topics",), ("topics",), _but_progress(_each(READ, TOPIC, "name"))),),
     ),
     ApiKey.END_TXN: Permission(whole=_on(WRITE, TRANSACTIONAL_ID, "transactional_id")),
     ApiKey.WRITE_TXN_MARKERS: Permission(whole=_on_cluster(ALTER, CLUSTER_ACTION)),

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 
+from tests.unit.broker.authentication.test_kafka_clients_by_sasl import create_users, secured
 from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
-from tests.unit.broker.sink_world import client_of, world
+from tests.unit.broker.sink_world import SETTINGS, client_of, world
 from tests.unit.broker.transactional_client import loaded
+from tests.unit.spark_source.sink.test_sink_security import LOGIN, allow_alice
 from tests.unit.spark_source.spark_world import schema_of, store_at
 from tidelog.client.errors import RequestRefused
 from tidelog.client.groups.admin import Place, commit_offsets, committed_offsets
@@ -29,7 +32,7 @@ GROUP = "dashboard"
 class Driver:
     """Asks as Spark does; its commit log is `log`."""
 
-    def __init__(self, folder: Path, address: str) -> None:
+    def __init__(self, folder: Path, address: str, **more: str) -> None:
         options = {
             "store": f"file://{folder}",
             "subscribe": TOPIC,
@@ -37,6 +40,7 @@ class Driver:
             "maxOffsetsPerTrigger": "2",
             "publishGroupId": GROUP,
             "kafka.bootstrap.servers": address,
+            **more,
         }
         self.reader: StreamReader = TidelogSource(options).streamReader(schema_of("value"))
         self.log: list[Checkpoint] = []
@@ -156,3 +160,50 @@ def test_a_group_that_consumers_are_in_is_refused_with_a_hint(
 
     tell(folder, story)
     assert "give publishGroupId a group of its own" in caplog.text
+
+
+def test_progress_is_published_with_a_login_and_rules_alone(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A refused query goes on. Its warning tells why, and not the password."""
+    secret = tmp_path / "secret"
+    secret.write_text("password=hush-hush\n")
+    known = LOGIN | {"kafka.sasl.password": f"${{file:{secret}:password}}"}
+
+    async def story() -> None:
+        acls = {"authorizer_class_name": "acl", "super_users": "User:ANONYMOUS"}
+        async with secured(store_at(folder), **SETTINGS, **acls) as (one, plain, closed):
+            await loaded(one)
+            await asyncio.to_thread(create_users, plain, ("SCRAM-SHA-256", "alice", "hush-hush"))
+            await one.produce(batch(*(b"%d" % number for number in range(5))))
+
+            async def advanced(**security: str) -> str:
+                """Commit a batch, ask for the next; the warning that this gave."""
+                driver = await asyncio.to_thread(Driver, folder, closed, **security)
+                caplog.clear()
+                try:
+                    for _ in range(3):
+                        driver.log.append(await driver.planned())
+                    assert "hush" not in caplog.text
+                    return "".join(
+                        each.getMessage()
+                        for each in caplog.records
+                        if each.name.startswith("tidelog.spark_source")
+                    )
+                finally:
+                    await asyncio.to_thread(driver.reader.stop)
+
+            guess = LOGIN | {"kafka.sasl.password": "hush-guess"}
+            assert "SASL_AUTHENTICATION_FAILED" in await advanced(**guess)
+            assert "GROUP_AUTHORIZATION_FAILED" in await advanced(**known)
+            on_group = (ResourceType.GROUP, GROUP, AclOperation.READ)
+            await asyncio.to_thread(allow_alice, plain, on_group)
+            assert "TOPIC_AUTHORIZATION_FAILED" in await advanced(**known)
+            assert await published(one) == {}
+            on_topic = (ResourceType.TOPIC, TOPIC, AclOperation.READ)
+            await asyncio.to_thread(allow_alice, plain, on_topic)
+            assert await advanced(**known) == ""
+            assert await published(one) == {Place(TOPIC, 0): 2}
+
+    with caplog.at_level(logging.WARNING, logger="tidelog.spark_source"):
+        run(story)
