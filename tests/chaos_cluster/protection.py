@@ -59,8 +59,11 @@ class Protection:
     def create_cluster(self, store: str) -> None:
         """Make the cluster with its users, before its first broker."""
         command = [sys.executable, "-m", "tidelog.cli", "bucket", "create", store]
-        for user in (ADMIN, JOBS, STRANGER):
-            command += ["--add-scram", f"{MECHANISM}=[name={user},password={_password(user)}]"]
+        secrets = {user: _password(user) for user in (ADMIN, JOBS, STRANGER)}
+        passwords = self._file("passwords", secrets)
+        for user in secrets:
+            reference = f"${{file:{passwords}:{user}}}"
+            command += ["--add-scram", f"{MECHANISM}=[name={user},password={reference}]"]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
 
     def settings(self, ports: Sequence[int], advertised: Sequence[int]) -> dict[str, object]:

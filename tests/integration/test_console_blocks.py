@@ -103,7 +103,8 @@ def test_the_commands_of_security(tmp_path: Path) -> None:
     (kafka,) = free_ports(1)
     (tmp_path / "etc").mkdir()
     written = console("SECURITY.md", {"/etc/tidelog/bucket.key": f"{tmp_path}/etc/bucket.key"})
-    with bucket_of_a_reader(tmp_path, TIDELOG_BOOTSTRAP=f"127.0.0.1:{kafka}") as operator:
+    variables = {"TIDELOG_BOOTSTRAP": f"127.0.0.1:{kafka}", "ADMIN_PASSWORD": "of the operator"}
+    with bucket_of_a_reader(tmp_path, **variables) as operator:
         operator.run(
             Command(
                 f"tidelog server --store memory://rules --listen 127.0.0.1:{kafka}"

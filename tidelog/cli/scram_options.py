@@ -8,6 +8,8 @@ from typing import NamedTuple
 import click
 
 from tidelog.entropy import SystemEntropy
+from tidelog.errors import InvalidConfiguration
+from tidelog.references import resolved
 from tidelog.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
@@ -46,7 +48,10 @@ def new_salt() -> bytes:
 
 
 class ScramOption(click.ParamType[NewCredential]):
-    """`SCRAM-SHA-256=[name=alice,password=secret]`, with `iterations=4096` if wanted."""
+    """`SCRAM-SHA-256=[name=alice,password=${file:PATH:KEY}]`, with `iterations=4096` if wanted.
+
+    The password may also be `${env:NAME}`, or itself, which other processes can see.
+    """
 
     name = "SCRAM-SHA-256=[name=USER,password=PASSWORD]"
 
@@ -75,5 +80,9 @@ class ScramOption(click.ParamType[NewCredential]):
         iterations = parts.get("iterations", str(ITERATIONS_MIN))
         if not iterations.isdigit() or not ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:
             self.fail(f"iterations must be {ITERATIONS_MIN} to {ITERATIONS_MAX}", param, ctx)
+        try:
+            password = resolved(parts["password"])
+        except InvalidConfiguration as error:
+            self.fail(str(error), param, ctx)
         mechanism = ScramMechanism.named(form[1])
-        return NewCredential(parts["name"], mechanism, parts["password"], int(iterations))
+        return NewCredential(parts["name"], mechanism, password, int(iterations))

@@ -79,6 +79,30 @@ def test_a_bad_credential_is_refused_without_repeating_it(text: str) -> None:
     assert "hidden" not in done.output
 
 
+def test_a_password_may_lie_in_a_variable_or_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it is not in the list of processes."""
+    secrets = tmp_path / "secrets"
+    secrets.write_text("admin=from, a file\n")
+    monkeypatch.setenv("ALICES_PASSWORD", "from a variable")
+    for reference, password in (
+        (f"${{file:{secrets}:admin}}", "from, a file"),
+        ("${env:ALICES_PASSWORD}", "from a variable"),
+    ):
+        text = f"SCRAM-SHA-256=[name=admin,password={reference}]"
+        assert ScramOption().convert(text, None, None).password == password
+    for reference, why in (
+        (f"${{file:{secrets}:bob}}", "has no property bob"),
+        ("${env:BOBS_PASSWORD}", "the environment has no such variable"),
+    ):
+        text = f"SCRAM-SHA-256=[name=admin,password={reference}]"
+        done = CliRunner().invoke(cli, ["bucket", "create", "file:///nowhere", "--add-scram", text])
+        assert done.exit_code == 2
+        assert why in done.output
+        assert "from" not in done.output
+
+
 def test_passwords_may_be_quoted() -> None:
     made = ScramOption().convert(
         r'SCRAM-SHA-512=[iterations=8192,name=alice,password="a,\"b]"]', None, None

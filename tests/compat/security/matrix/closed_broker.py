@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -86,10 +87,11 @@ def closed_broker(folder: Path) -> Iterator[ClosedBroker]:
     users = [
         part
         for each in _SCRAM
-        for part in ("--add-scram", f"{each}=[name={USER},password={PASSWORD}]")
+        for part in ("--add-scram", f"{each}=[name={USER},password=${{env:PASSWORD}}]")
     ]
     create = [sys.executable, "-m", "tidelog.cli", "bucket", "create", store, *users]
-    subprocess.run(create, check=True, capture_output=True, timeout=SECONDS_MAX)
+    secret = {**os.environ, "PASSWORD": PASSWORD}
+    subprocess.run(create, check=True, capture_output=True, timeout=SECONDS_MAX, env=secret)
     addresses = {
         name: f"127.0.0.1:{port}"
         for name, port in zip(_LISTENERS, free_ports(len(_LISTENERS)), strict=True)
