@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidelog.broker.authentication.jaas import Login, parse_login
+from tidelog.broker.authentication.jaas import parse_login
 from tidelog.broker.authentication.tls import ListenerTls, peer_context
 from tidelog.broker.settings.listeners import ListenerConfig
 from tidelog.broker.settings.settings import (
@@ -14,7 +14,7 @@ from tidelog.broker.settings.settings import (
     TypedValues,
 )
 from tidelog.client.bearer_token import TOKEN_URL, GiveToken, token_file
-from tidelog.client.security import OAUTHBEARER, ClientSecurity
+from tidelog.client.security import OAUTHBEARER, ClientSecurity, GiveLogin, Login
 from tidelog.errors import InvalidConfiguration
 from tidelog.security_protocol import SecurityProtocol
 
@@ -47,10 +47,8 @@ def inter_broker_security(
         if mechanism == OAUTHBEARER:
             token = _token(name, values)
             return InterBrokerSecurity(replace(client, mechanism=mechanism, token=token), tls)
-        login = _login(name, values, mechanism)
-        client = replace(
-            client, mechanism=mechanism, username=login.username, password=login.password
-        )
+        login = _login(name, settings, mechanism)
+        client = replace(client, mechanism=mechanism, login=login)
     return InterBrokerSecurity(client, tls)
 
 
@@ -83,13 +81,18 @@ def _token(listener: str, values: TypedValues) -> GiveToken:
     return give
 
 
-def _login(listener: str, values: TypedValues, mechanism: str) -> Login:
-    own = f"{mechanism.lower()}.{_LOGIN}"
-    setting = f"{LISTENER_PREFIX}{listener.lower()}.{own}"
-    text = values.optional_text(own) if own in values else None
+def _login(listener: str, settings: BrokerSettings, mechanism: str) -> GiveLogin:
+    setting = f"{LISTENER_PREFIX}{listener.lower()}.{mechanism.lower()}.{_LOGIN}"
+    text = settings.optional_text(setting) if setting in settings else None
     if text is None:
         raise InvalidConfiguration(
             f"brokers authenticate with each other at the listener {listener}: set {setting} to"
             " their name and password"
         )
-    return parse_login(setting, text, mechanism)
+    reread = settings.rereads.get(setting, lambda: text)
+
+    def give() -> Login:
+        return parse_login(setting, reread(), mechanism)
+
+    give()
+    return give

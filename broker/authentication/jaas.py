@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidelog.client.security import Login
 from tidelog.errors import InvalidConfiguration
 
 _MODULES: Final = {
@@ -27,14 +28,6 @@ _TOKEN: Final = re.compile(
 )
 _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[0-7]{1,2}|.)")
 _ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """The name and the password of a client."""
-
-    username: str
-    password: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -65,12 +66,16 @@ def load_settings(
     layers.append(_from_flags(flags))
     values: dict[str, SettingValue] = {}
     origins: dict[str, str] = {}
+    rereads: dict[str, Callable[[], str]] = {}
     for layer in layers:
         for name, (raw, origin) in layer.items():
             values[name] = _value(name, raw, origin, environment)
             origins[name] = origin
+            rereads.pop(name, None)
+            if isinstance(raw, str) and has_reference(raw):
+                rereads[name] = partial(_replaced, name, raw, origin, environment)
     check_together(values)
-    return BrokerSettings(values, origins=origins)
+    return BrokerSettings(values, origins=origins, rereads=rereads)
 
 
 def _value(name: str, raw: object, origin: str, environment: Mapping[str, str]) -> SettingValue:
@@ -78,12 +83,19 @@ def _value(name: str, raw: object, origin: str, environment: Mapping[str, str]) 
     texts = raw if isinstance(raw, list) else [raw]
     if not any(isinstance(text, str) and has_reference(text) for text in texts):
         return parse_broker_setting(name, raw, origin)
-    try:
-        found = [resolved(text, environment) if isinstance(text, str) else text for text in texts]
-    except InvalidConfiguration as error:
-        raise InvalidConfiguration(f"{name} ({origin}): {error}") from None
+    found = [
+        _replaced(name, text, origin, environment) if isinstance(text, str) else text
+        for text in texts
+    ]
     replaced = found if isinstance(raw, list) else found[0]
     return parse_broker_setting(name, replaced, origin, shown=raw)
+
+
+def _replaced(name: str, text: str, origin: str, environment: Mapping[str, str]) -> str:
+    try:
+        return resolved(text, environment)
+    except InvalidConfiguration as error:
+        raise InvalidConfiguration(f"{name} ({origin}): {error}") from None
 
 
 def _from_flags(flags: Iterable[str]) -> dict[str, tuple[object, str]]:

@@ -7,7 +7,7 @@ override its broker synonyms (`log.retention.ms`, `log.retention.hours`, ...).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
@@ -187,7 +187,7 @@ class _Layer:
 class BrokerSettings(TypedValues):
     """All broker settings, immutable. `overlaid` adds altered settings on top."""
 
-    __slots__ = ("_layers", "_topic_defaults", "origins")
+    __slots__ = ("_layers", "_topic_defaults", "origins", "rereads")
 
     def __init__(
         self,
@@ -196,6 +196,7 @@ class BrokerSettings(TypedValues):
         dynamic_default: Mapping[str, SettingValue] | None = None,
         dynamic_broker: Mapping[str, SettingValue] | None = None,
         origins: Mapping[str, str] | None = None,
+        rereads: Mapping[str, Callable[[], str]] | None = None,
     ) -> None:
         """The values must be parsed already."""
         self._layers = (
@@ -205,6 +206,10 @@ class BrokerSettings(TypedValues):
         )
         self.origins: Mapping[str, str] = MappingProxyType(dict(origins or {}))
         """The source of each setting given at the start: "flag", "environment X" or "file Y"."""
+        self.rereads: Mapping[str, Callable[[], str]] = MappingProxyType(dict(rereads or {}))
+        """Reads a setting that names a file (`${file:PATH:KEY}`) again: its text now.
+
+        Raises InvalidConfiguration."""
         values = {name: setting.default for name, setting in BROKER_TABLE.items()}
         for layer in reversed(self._layers):
             values.update(layer.values)
@@ -247,6 +252,7 @@ class BrokerSettings(TypedValues):
             dynamic_default=parse_stored(dynamic_default, BROKER_TABLE),
             dynamic_broker=parse_stored(dynamic_broker, BROKER_TABLE),
             origins=self.origins,
+            rereads=self.rereads,
         )
 
     def entry(self, name: str) -> ConfigEntry:

@@ -107,6 +107,11 @@ class ClientConnection(Generic[T]):
         response = response_type(message.API_KEY) if answered else None
         self._queued.append(_Submitted(token, correlation_id, response, version, buffers))
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no request waits for anything."""
+        return not (self._queued or self._outstanding)
+
     def pause(self) -> None:
         """Hold requests back: the transport's buffer is full."""
         self._paused = True

@@ -55,6 +55,18 @@ _IN_PLACE_OF: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class Login:
+    """The name and the password of a client."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+GiveLogin = Callable[[], Login]
+"""Gives the login for one authentication. Raises InvalidConfiguration."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClientSecurity:
     """The protection of a client's connections."""
 
@@ -62,8 +74,8 @@ class ClientSecurity:
     tls: Callable[[], ssl.SSLContext] | None = field(default=None, repr=False)
     """Gives the context of each new handshake, since certificates change; None: no TLS."""
     mechanism: str = ""
-    username: str = ""
-    password: str = field(default="", repr=False)
+    login: GiveLogin | None = field(default=None, repr=False)
+    """For PLAIN and SCRAM."""
     token: GiveToken | None = field(default=None, repr=False)
     """For OAUTHBEARER."""
 
@@ -106,9 +118,8 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity | None:
     for name in ("sasl.username", "sasl.password"):
         if not properties.get(name):
             raise InvalidConfiguration(f"{mechanism} needs {name}")
-    return ClientSecurity(
-        protocol, tls, mechanism, properties["sasl.username"], properties["sasl.password"]
-    )
+    login = Login(properties["sasl.username"], properties["sasl.password"])
+    return ClientSecurity(protocol, tls, mechanism, lambda: login)
 
 
 def token_of(properties: Mapping[str, str]) -> GiveToken:
@@ -154,11 +165,11 @@ def _unusable(setting: str, path: str | None, error: OSError) -> InvalidConfigur
 class SaslMessages:
     """The client's side of one authentication."""
 
+    username = ""
+    """The name in the login, once the first message is made."""
+
     def __init__(self, security: ClientSecurity) -> None:
         self._steps: list[Callable[[str], str]]
-        if security.mechanism == "PLAIN":
-            self._steps = [lambda _: f"\0{security.username}\0{security.password}", lambda _: ""]
-            return
         if security.token is not None:
             give = security.token
             # A server that refuses the token tells why, and waits for this answer to that.
@@ -168,24 +179,23 @@ class SaslMessages:
                 lambda _: "",
             ]
             return
-        import scramp
+        assert security.login is not None
+        give_login = security.login
 
-        machine = scramp.ScramClient([security.mechanism], security.username, security.password)
+        def login() -> Login:
+            given = give_login()
+            self.username = given.username
+            return given
 
-        def final(server_first: str) -> str:
-            machine.set_server_first(server_first)
-            return str(machine.get_client_final())
-
-        def end(server_final: str) -> str:
-            machine.set_server_final(server_final)
-            return ""
-
-        self._steps = [lambda _: str(machine.get_client_first()), final, end]
+        if security.mechanism == "PLAIN":
+            self._steps = [lambda _: "\0{0.username}\0{0.password}".format(login()), lambda _: ""]
+            return
+        self._steps = _scram(security.mechanism, login)
 
     def next(self, received: bytes) -> bytes | None:
         """The answer to the server's message; None at the end.
 
-        ValueError if the server lies, or if there is no token.
+        ValueError if the server lies, or if there is no login or token.
         """
         step = self._steps.pop(0)
         try:
@@ -195,3 +205,25 @@ class SaslMessages:
         except Exception as error:  # the library's own type; any failure means the same
             raise ValueError(f"the broker does not know the password: {error}") from error
         return message.encode() or None
+
+
+def _scram(mechanism: str, login: GiveLogin) -> list[Callable[[str], str]]:
+    import scramp
+
+    machine: scramp.ScramClient
+
+    def first(_: str) -> str:
+        nonlocal machine
+        given = login()
+        machine = scramp.ScramClient([mechanism], given.username, given.password)
+        return str(machine.get_client_first())
+
+    def final(server_first: str) -> str:
+        machine.set_server_first(server_first)
+        return str(machine.get_client_final())
+
+    def end(server_final: str) -> str:
+        machine.set_server_final(server_final)
+        return ""
+
+    return [first, final, end]

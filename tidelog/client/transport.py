@@ -48,6 +48,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._agreed = False
         self._renewing: asyncio.Task[None] | None = None
+        self._is_retired = False
         self._broken: str | None = None
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -92,8 +93,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """True if the connection can send requests."""
-        return self._broken is None
+        """True if the connection may take more requests."""
+        return self._broken is None and not self._is_retired
 
     def version_of(self, message: type[Request[Response]]) -> int:
         """The default version in which to send a message.
@@ -185,18 +186,29 @@ class BrokerConnection(asyncio.BufferedProtocol):
             received, lifetime_ms = bytes(answer.auth_bytes), answer.session_lifetime_ms
         if lifetime_ms > 0:
             asyncio.get_running_loop().call_later(
-                lifetime_ms / 1000 * RENEWED_AT, self._renew, security
+                lifetime_ms / 1000 * RENEWED_AT, self._renew, security, messages.username
             )
 
-    def _renew(self, security: ClientSecurity) -> None:
+    def _renew(self, security: ClientSecurity, username: str) -> None:
         if self._broken is None:
-            self._renewing = asyncio.create_task(self._renew_or_end(security))
+            self._renewing = asyncio.create_task(self._renew_or_end(security, username))
 
-    async def _renew_or_end(self, security: ClientSecurity) -> None:
+    async def _renew_or_end(self, security: ClientSecurity, username: str) -> None:
         try:
-            await self._authenticate(security)
+            if security.login is not None and security.login().username != username:
+                # A renewal must have the same principal: another connection gets the new login.
+                self._is_retired = True
+                self._end_if_retired()
+            else:
+                await self._authenticate(security)
         except TidelogError as error:
             self.abort(f"the authentication could not be renewed: {error}")
+
+    def _end_if_retired(self) -> None:
+        """Close a retired connection once all of its requests are answered."""
+        if self._is_retired and self._machine.is_idle and self._transport is not None:
+            self._break("the client's login has changed")
+            self._transport.close()
 
     async def _exchange(
         self, message: Request[R], version: int | None, timeout_ms: int | None
@@ -269,6 +281,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self.abort(f"the broker sent a malformed response: {error}")
             return
         self._flush()
+        self._end_if_retired()
 
     def eof_received(self) -> bool:
         return False

@@ -104,7 +104,8 @@ AUTHENTICATION_SETTINGS: tuple[Setting, ...] = (
     Setting("sasl.jaas.config", PASSWORD, None, ANY,
         "The name and the password of the broker at the other brokers: `MODULE required"
         " username=\"...\" password=\"...\";`, with Kafka's login module of the mechanism. It is"
-        " given as `listener.name.NAME.scram-sha-512.sasl.jaas.config`.", per_mechanism=True),
+        " given as `listener.name.NAME.scram-sha-512.sasl.jaas.config`. As `${file:PATH:KEY}` the"
+        " broker reads it again for each authentication.", per_mechanism=True),
     Setting("sasl.server.max.receive.size", INT, 524288, AtLeast(1),
         "The largest request before and during authentication.", per_listener=True),
     Setting("connection.failed.authentication.delay.ms", INT, 100, AtLeast(0),

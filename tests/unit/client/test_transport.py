@@ -9,8 +9,10 @@ import pytest
 from tests.unit.client.scripted_broker import ScriptedBroker
 from tests.unit.client.simulated import World, play
 from tidelog.client.errors import NoCommonVersion, RequestFailed, RequestOutcome, RequestRefused
+from tidelog.client.security import ClientSecurity, Login
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transport import BrokerConnection
+from tidelog.errors import InvalidConfiguration
 from tidelog.network import SocketNetwork
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.errors import UnencodableMessage
@@ -34,9 +36,17 @@ from tidelog.protocol.schemas.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tidelog.protocol.schemas.security.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from tidelog.protocol.schemas.transactions import EndTxnRequest
+from tidelog.security_protocol import SecurityProtocol
 
 HOST = "broker-host"
+LIFETIME_MS = 10_000
 
 
 def _ask(name: str) -> MetadataRequest:
@@ -330,3 +340,80 @@ def test_large_answers_over_real_sockets() -> None:
         await broker.stop()
 
     asyncio.run(story())
+
+
+async def _closed_broker(world: World) -> ScriptedBroker:
+    """A broker that takes every login, for a while."""
+    broker = await _broker(world)
+    broker.on(SaslHandshakeRequest, lambda _: SaslHandshakeResponse(mechanisms=["PLAIN"]))
+    broker.on(
+        SaslAuthenticateRequest, lambda _: SaslAuthenticateResponse(session_lifetime_ms=LIFETIME_MS)
+    )
+    return broker
+
+
+class Logins:
+    """A login that changes."""
+
+    def __init__(self) -> None:
+        self.now = Login("alice", "first")
+        self.failure: InvalidConfiguration | None = None
+
+    @property
+    def settings(self) -> ClientSettings:
+        protocol = SecurityProtocol.SASL_PLAINTEXT
+        return ClientSettings(security=ClientSecurity(protocol, None, "PLAIN", self._give))
+
+    def _give(self) -> Login:
+        if self.failure is not None:
+            raise self.failure
+        return self.now
+
+
+def test_a_renewal_takes_the_password_of_the_time() -> None:
+    async def story(world: World) -> None:
+        broker, logins = await _closed_broker(world), Logins()
+        connection = await world.connect(broker, logins.settings)
+        logins.now = Login("alice", "second")
+        await asyncio.sleep(LIFETIME_MS / 1000)
+        sent = [bytes(each.auth_bytes) for each in broker.seen(SaslAuthenticateRequest)]
+        assert sent == [b"\0alice\0first", b"\0alice\0second"]
+        assert connection.is_open
+        await connection.close()
+
+    play(story)
+
+
+def test_a_connection_of_another_login_answers_its_requests_and_closes() -> None:
+    async def story(world: World) -> None:
+        broker, logins = await _closed_broker(world), Logins()
+        connection = await world.connect(broker, logins.settings)
+        broker.holding = True
+        asked = asyncio.ensure_future(connection.request(_ask("asked")))
+        await asyncio.sleep(0.01)
+        logins.now = Login("bob", "second")
+        await asyncio.sleep(LIFETIME_MS / 1000)
+        assert not connection.is_open, "the next request goes over another connection"
+        assert not asked.done()
+        broker.release()
+        assert (await asked).cluster_id == "asked"
+        await connection.lost()
+        assert len(broker.seen(SaslAuthenticateRequest)) == 1, "a renewal would be refused"
+        with pytest.raises(RequestFailed, match="login has changed") as caught:
+            await connection.request(_ask("later"))
+        assert caught.value.outcome is RequestOutcome.NOT_APPLIED
+
+    play(story)
+
+
+def test_an_unreadable_login_is_told_and_no_connection_stays() -> None:
+    async def story(world: World) -> None:
+        broker, logins = await _closed_broker(world), Logins()
+        connection = await world.connect(broker, logins.settings)
+        logins.failure = InvalidConfiguration("secrets: cannot be read")
+        await asyncio.sleep(LIFETIME_MS / 1000)
+        assert not connection.is_open
+        with pytest.raises(RequestRefused, match="secrets: cannot be read"):
+            await world.connect(broker, logins.settings)
+
+    play(story)

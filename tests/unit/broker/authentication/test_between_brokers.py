@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -19,12 +19,14 @@ from tests.unit.broker.ownership.test_several_brokers import (
     until_served,
     values,
 )
-from tests.unit.broker.peers.several import OK, RoutedClient, divided
+from tests.unit.broker.peers.several import OK, RoutedClient, divided, refreshed
 from tests.unit.broker.transactional_client import read
 from tidelog.broker.authentication.inter_broker import inter_broker_security
 from tidelog.broker.settings.listeners import ListenerConfig
-from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.broker.settings.loading import load_settings
+from tidelog.broker.settings.settings import BROKER_TABLE, BrokerSettings
 from tidelog.cli.scram_options import NewCredential, new_salt
+from tidelog.client import transport
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.credential_files import change_credentials
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
@@ -42,6 +44,7 @@ MODULES = {
 }
 BROKER, PASSWORD = "broker", 'a "secret"'
 MECHANISM_SETTING = "sasl.mechanism.inter.broker.protocol"
+LOGIN_SETTING = "listener.name.brokers.scram-sha-512.sasl.jaas.config"
 BETWEEN = ListenerConfig("BROKERS", SecurityProtocol.SASL_PLAINTEXT, None, None)
 
 
@@ -230,6 +233,7 @@ def test_a_new_login_is_rolled_out_broker_by_broker(tmp_path: Path) -> None:
 
             first, stop_first = await start(0, old)
             second, stop_second = await start(1, old)
+            await refreshed(first)
             topic_id = await first.create_topic()
             await first.produce(batch(b"kept"))
             await move(second, second)
@@ -238,16 +242,110 @@ def test_a_new_login_is_rolled_out_broker_by_broker(tmp_path: Path) -> None:
             await alter(world, first, added={(successor, mechanism): added})
             await stop_second()
             second, _ = await start(1, new)
+            await refreshed(first)
             await move(second, second)
             await move(first, first)
             await move(second, second)
             await stop_first()
             first, _ = await start(0, new)
+            await refreshed(second)
             await alter(world, first, deleted=[(BROKER, mechanism)])
             third, _ = await start(2, new)
+            await refreshed(first, second)
             await move(third, third)
             await move(first, first)
             assert await values(first, 0) == [b"kept"]
+
+    run(story)
+
+
+class OwnSecrets(World):
+    """Each broker reads its login from a file of its own."""
+
+    def __init__(self, store: ObjectStore, folder: Path, given: dict[str, object]) -> None:
+        super().__init__(store)
+        self._folder = folder
+        self._given = given
+
+    def write(self, number: int, of: dict[str, object]) -> None:
+        """Replace a broker's file."""
+        changed = self._folder / "changed"
+        changed.write_text(f"login = {of[LOGIN_SETTING]}\n")
+        changed.replace(self._file(number))
+
+    @asynccontextmanager
+    async def broker(
+        self, broker_id: int | None = None, *, politely: bool = True
+    ) -> AsyncIterator[OneBroker]:
+        assert broker_id is not None
+        self.write(broker_id, self._given)
+        given = self._given | {LOGIN_SETTING: f"${{file:{self._file(broker_id)}:login}}"}
+        names = {name.replace(".", "_"): name for name in BROKER_TABLE}
+        flags = [
+            f"{names.get(name, name)}={str(value).lower() if value in (True, False) else value}"
+            for name, value in given.items()
+        ]
+        self.settings = load_settings(environment={}, flags=flags)
+        async with super().broker(broker_id, politely=politely) as one:
+            yield one
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"secrets of {number}"
+
+
+async def until_all_are(one: OneBroker, username: str) -> None:
+    """Wait until all connections of other brokers have this login."""
+    sessions = one.broker.services.sessions._sessions
+    while not sessions or any(
+        session._established.principal.name != username for session in sessions.values()
+    ):
+        await one.broker.environment.clock.sleep(0.001)
+
+
+def test_a_new_login_is_taken_from_its_file_by_running_brokers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that needs both brokers hears no error, and no request between them fails."""
+    mechanism, successor = ScramMechanism.SCRAM_SHA_512, "broker 2"
+    old = protected(
+        tmp_path,
+        "SASL_PLAINTEXT",
+        mechanism.title,
+        super_users=f"User:{BROKER};User:{successor}",
+        # Connections are renewed soon, and expire late.
+        connections_max_reauth_ms=600_000,
+    )
+    monkeypatch.setattr(transport, "RENEWED_AT", 1e-4)
+    new = login(mechanism.title, "another secret", successor)
+
+    async def story() -> None:
+        store = (await with_user(MemoryStore(SystemClock()))).store
+        world = OwnSecrets(store, tmp_path, old)
+        async with divided(world, 0, 1, coordinator=1, groups=0) as brokers:
+            first, second = brokers
+            producer = RoutedClient(second, brokers, first)
+            assert await producer.init() is OK
+
+            async def transact() -> None:
+                for number in range(2):
+                    assert await producer.send(b"kept", number) is OK
+                assert await producer.end(commit=True) is OK
+
+            await transact()
+            added = NewCredential(successor, mechanism, "another secret").verifier(new_salt())
+            await alter(world, first, added={(successor, mechanism): added})
+            for number, other in ((0, second), (1, first)):
+                await until_all_are(other, BROKER)
+                world.write(number, new)
+                await until_all_are(other, successor)
+                await transact()
+            await alter(world, first, deleted=[(BROKER, mechanism)])
+            await transact()
+            assert await reassign(second, 0, 1) == (OK, None)
+            for one in brokers:
+                peers = one.broker.coordination.admissions._peers
+                assert peers.metrics.requests
+                assert not peers.metrics.failures
 
     run(story)
 
@@ -296,10 +394,9 @@ def test_changed_certificates_protect_the_next_connection(tmp_path: Path) -> Non
 def test_an_incomplete_login_is_refused_by_name(
     tmp_path: Path, change: dict[str, str | None], why: str
 ) -> None:
-    own = "listener.name.brokers.scram-sha-512.sasl.jaas.config"
     settings = protected(tmp_path, "SASL_PLAINTEXT", "SCRAM-SHA-512")
     for name, value in change.items():
-        key = own if name == "login" else name.replace(".", "_")
+        key = LOGIN_SETTING if name == "login" else name.replace(".", "_")
         if value is None:
             del settings[key]
         else:

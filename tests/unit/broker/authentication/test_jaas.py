@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.authentication.jaas import Login, parse_login
+from tidelog.broker.authentication.jaas import parse_login
 from tidelog.broker.settings.loading import load_settings
 from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.client.security import Login
 from tidelog.errors import InvalidConfiguration
 
 SETTING = "listener.name.brokers.scram-sha-512.sasl.jaas.config"

@@ -36,6 +36,21 @@ def test_values_come_from_variables_and_files(tmp_path: Path) -> None:
     assert found[LOGIN] == "a ${env:FIRST}/${x}"
 
 
+def test_a_setting_that_lies_elsewhere_can_be_read_again(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.write_text("key=first\n")
+    config = tmp_path / "broker.toml"
+    config.write_text('"ssl.key.password" = "${env:HUSH}"\n"num.partitions" = 3\n')
+    flag = f"ssl.key.password=${{file:{secrets}:key}}"
+    found = load_settings(file=config, environment={"HUSH": "hush"}, flags=[flag]).overlaid({}, {})
+    secrets.write_text("key=second\n")
+    assert found["ssl.key.password"] == "first"
+    assert {name: read() for name, read in found.rereads.items()} == {"ssl.key.password": "second"}
+    secrets.unlink()
+    with pytest.raises(InvalidConfiguration, match=r"ssl.key.password \(flag\): .*cannot be read"):
+        found.rereads["ssl.key.password"]()
+
+
 @pytest.mark.parametrize(
     ("flag", "why"),
     [
