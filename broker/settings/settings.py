@@ -15,6 +15,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
+from tidelog.broker.settings.kafkas_own import remedy_of_kafkas
 from tidelog.broker.settings.kinds import (
     InvalidValue,
     Scope,
@@ -364,7 +365,7 @@ def parse_broker_setting(name: str, raw: object, origin: str, shown: object = No
         if name in BROKER_TABLE:
             remedy = f"give it for a listener and a mechanism, as listener.name.x.plain.{name}"
         elif name not in TOPIC_TABLE:
-            remedy = suggested_setting(name, BROKER_TABLE)
+            remedy = remedy_of_kafkas(name) or suggested_setting(name, BROKER_TABLE)
         raise InvalidConfiguration(f"unknown setting {name} ({origin}): {remedy}")
     try:
         return setting.parse(raw)

@@ -37,21 +37,12 @@ _NAMES: Final = frozenset(
         TOKEN_URL,
     }
 )
-_AUTHORITY: Final = "ssl.ca.location, a PEM file with the authority's certificate"
-_CERTIFICATE: Final = "ssl.certificate.location and ssl.key.location, PEM files"
 _IN_PLACE_OF: Final = {
     "sasl.jaas.config": "sasl.username and sasl.password",
-    "ssl.truststore.location": _AUTHORITY,
-    "ssl.truststore.password": _AUTHORITY,
-    "ssl.truststore.type": _AUTHORITY,
-    "ssl.truststore.certificates": _AUTHORITY,
-    "ssl.keystore.location": _CERTIFICATE,
-    "ssl.keystore.password": _CERTIFICATE,
-    "ssl.keystore.type": _CERTIFICATE,
-    "ssl.keystore.certificate.chain": _CERTIFICATE,
-    "ssl.keystore.key": _CERTIFICATE,
+    "ssl.truststore.": "ssl.ca.location, a PEM file with the authority's certificate",
+    "ssl.keystore.": "ssl.certificate.location and ssl.key.location, PEM files",
 }
-"""What stands here for a property of the Java client."""
+"""What stands here for properties of the Java client that begin so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +77,11 @@ def security_of(properties: Mapping[str, str]) -> ClientSecurity | None:
     Raises InvalidConfiguration, which repeats no value of a secret.
     """
     for name in properties:
-        if name in _IN_PLACE_OF:
-            raise InvalidConfiguration(
-                f"{name} is a property of the Java client; write {_IN_PLACE_OF[name]}"
-            )
+        for beginning, instead in _IN_PLACE_OF.items():
+            if name.startswith(beginning):
+                raise InvalidConfiguration(
+                    f"{name} is a property of the Java client; write {instead}"
+                )
         if name not in _NAMES:
             raise InvalidConfiguration(
                 f"unknown property {name}; known: {', '.join(sorted(_NAMES))}"
