@@ -137,6 +137,7 @@ class QuotaClient:
         """Record the broker's time for a request; return the client's wait in milliseconds."""
         if self.requests is None:
             return 0
+        self._metrics.busy_seconds += busy_seconds
         seconds = self.requests.charge(busy_seconds * _PERCENT, now)
         return self._told(QuotaKey.REQUEST_PERCENTAGE, min(seconds, self._seconds_max))
 

@@ -20,6 +20,11 @@ class QuotaMetrics:
         "Times for which connections start no requests because of a quota.",
         (*SECONDS_BOUNDS, 30.0, 60.0),
     )
+    busy_seconds: float = counter(
+        "tidelog_request_share_seconds",
+        "The event loop's time for requests of clients with a quota of request share.",
+        new=float,
+    )
     accepts_delayed: int = counter(
         "tidelog_connections_delayed",
         "Connections accepted later because of max.connection.creation.rate.",

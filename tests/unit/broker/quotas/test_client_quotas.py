@@ -90,6 +90,7 @@ def test_the_time_of_requests_is_limited_and_the_wait_too() -> None:
     assert alice.request_ms(1.0, 0.0) == 0
     assert alice.request_ms(0.01, 0.0) == 100
     assert alice.request_ms(5.0, 0.0) == 1000, "no longer than one sample"
+    assert quotas.metrics.busy_seconds == pytest.approx(6.01)
     # A fetch over the quota of requests is empty as well.
     assert alice.fetch_ms(10, 0.0) == (1000, False)
 
