@@ -26,7 +26,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "bucket create": (
         "tidelog bucket create s3://my-bucket/prefix",
         "tidelog bucket create s3://my-bucket/prefix"
-        " --add-scram 'SCRAM-SHA-512=[name=admin,password=...]'",
+        " --add-scram 'SCRAM-SHA-512=[name=admin,password=${env:PASSWORD}]'",
     ),
     "bucket policy": ("tidelog bucket policy s3://my-bucket/prefix --role broker",),
     "bucket repair": (

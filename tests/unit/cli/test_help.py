@@ -52,6 +52,7 @@ def test_an_example_is_taken_as_it_is(
 ) -> None:
     # The file of an example does not exist here, and nothing of it counts.
     monkeypatch.setattr("tidelog.cli.broker_client.read_properties", lambda _: {})
+    monkeypatch.setenv("PASSWORD", "a-long-secret")
     before, _, behind = line.rpartition("| ")
     assert before == "" or before.startswith("echo ")
     program, *arguments = shlex.split(behind.partition(" > ")[0])
