@@ -89,11 +89,11 @@ class Delivery(DeliveryOutcome):
     def __await__(self) -> Generator[Any, None, tuple[int, int]]:
         return self.result().__await__()
 
-    def report(
+    def __call__(
         self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
     ) -> None:
-        """Called by librdkafka, in the loop's thread or in that of blocking calls."""
-        super().report(error, message)
+        """librdkafka's callback, in the loop's thread or in that of blocking calls."""
+        super().__call__(error, message)
         if self._waiter is not None:
             self._sender.tell(self)
 

@@ -51,10 +51,10 @@ class DeliveryOutcome:
             raise self._outcome
         return self._outcome
 
-    def report(
+    def __call__(
         self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
     ) -> None:
-        """Called by librdkafka within `poll` and `flush`."""
+        """librdkafka's callback, within `poll` and `flush`: itself, without an object for it."""
         if error is None:
             # Of a batch that the broker had already, the client may not know the offset.
             self._outcome = (message.partition() or 0, message.offset() or 0)
@@ -127,7 +127,7 @@ class Sender:
         elif type(value) is not bytes:
             value = to_bytes(value)
         number = _ANY_PARTITION if partition is None else partition
-        return (topic, value, key, number, delivery.report), options
+        return (topic, value, key, number, delivery), options
 
     def offer(self, message: Produced) -> bool:
         """Hand a message over; False if the queue has no room. Raises KafkaRequestError."""
