@@ -2,7 +2,9 @@
 
     python -m benchmarks.security.quotas produce --bootstrap HOST:PORT --topic T --seconds N
 
-As a program it is the client: it writes or reads as fast as it can, and prints one JSON object.
+As a program it is the client: it writes or reads a little more than it may, and prints one JSON
+object. A client that knows no pace uses the whole window at once and waits until it has passed. The
+bytes of a bounded time then depend on the bursts that fall into it.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ from tidelog import Admin
 
 CLIENT_ID = "quota"
 BYTES_A_SECOND = 4_000_000
+WANTED = 1.25
+"""The client's pace over the quota."""
 WARMUP_SECONDS = 15.0
 """Longer than the window of samples: after an idle time it lets a client use ten seconds' worth."""
 SECONDS = 30.0
 SHARE_MIN = 1 / 3
 """In a shorter time the samples of a second would decide."""
+PACE_SECONDS = 0.05
 PARTITIONS = 4
 RECORD_BYTES = 10_000
 
@@ -60,8 +65,22 @@ def measure_quotas(target: Target, share: float) -> QuotaReached:
     return QuotaReached(reached["produce"] / BYTES_A_SECOND, reached["consume"] / BYTES_A_SECOND)
 
 
+class Pacer:
+    """Holds a client to its pace. Time that the client lost is not made up for."""
+
+    def __init__(self) -> None:
+        self._next = time.perf_counter()
+
+    def wait(self, size: int) -> None:
+        """Return when the next `size` bytes are due."""
+        now = time.perf_counter()
+        self._next = max(self._next, now - PACE_SECONDS) + size / (WANTED * BYTES_A_SECOND)
+        if self._next > now:
+            time.sleep(self._next - now)
+
+
 def produce(arguments: argparse.Namespace, arrived: Callable[[int], None]) -> None:
-    """Send as fast as the broker takes it, with little in flight."""
+    """Send at the pace, as far as the broker takes it, with little in flight."""
 
     def acknowledged(error: object, message: Message) -> None:
         if error is not None:
@@ -80,12 +99,13 @@ def produce(arguments: argparse.Namespace, arrived: Callable[[int], None]) -> No
         }
     )
     payload = os.urandom(RECORD_BYTES)
-    number = 0
+    number, pacer = 0, Pacer()
     ends_at = time.perf_counter() + arguments.seconds
     while time.perf_counter() < ends_at:
         try:
             producer.produce(arguments.topic, payload, partition=number % PARTITIONS)
             number += 1
+            pacer.wait(RECORD_BYTES)
         except BufferError:
             producer.poll(0.05)
         producer.poll(0)
@@ -93,7 +113,7 @@ def produce(arguments: argparse.Namespace, arrived: Callable[[int], None]) -> No
 
 
 def consume(arguments: argparse.Namespace, arrived: Callable[[int], None]) -> None:
-    """Read as fast as the broker gives it, a little at a time."""
+    """Read at the pace, as far as the broker gives it, a little at a time."""
     consumer = Consumer(
         {
             "bootstrap.servers": arguments.bootstrap,
@@ -102,16 +122,20 @@ def consume(arguments: argparse.Namespace, arrived: Callable[[int], None]) -> No
             "fetch.max.bytes": 1_000_000,
             "fetch.message.max.bytes": 100_000,
             "queued.max.messages.kbytes": 400,
+            # Else librdkafka waits for a second whenever its queue is full.
+            "fetch.queue.backoff.ms": 10,
             "log_level": 0,
             **dict(arguments.client),
         }
     )
     consumer.assign([TopicPartition(arguments.topic, p, 0) for p in range(PARTITIONS)])
+    pacer = Pacer()
     ends_at = time.perf_counter() + arguments.seconds
     while time.perf_counter() < ends_at:
         for message in consumer.consume(100, timeout=0.05):
             if message.error() is None:
                 arrived(len(message.value() or b""))
+                pacer.wait(RECORD_BYTES)
     consumer.close()
 
 
