@@ -1,4 +1,5 @@
-"""What all tests share: Hypothesis's profiles, foreign programs by name, logging left alone."""
+"""What all tests share: Hypothesis's profiles, foreign programs by name, logging left alone, and a
+watch over secrets."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from scripts.tools import MissingTool, require
+
+pytest_plugins = ["tests.secret_watch"]
 
 # A deadline or a health check of speed would fail on a busy machine and prove nothing.
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])

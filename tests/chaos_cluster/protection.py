@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.kept_secrets import keep
 from tests.unit.broker.authentication.certificates import Authority
 
 ADMIN, JOBS, STRANGER = "admin", "jobs", "stranger"
@@ -130,7 +131,7 @@ class Protection:
 
 
 def _password(user: str) -> str:
-    return f"the password of {user}".replace(" ", "-")
+    return keep(f"the-password-of-{user}", f"the password of {user}")
 
 
 def _listeners(ports: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.kept_secrets import keep
 from tests.unit.broker.sink_world import QUERY, SINK, rows_of
 from tidelog.cli.commands.bucket import _found_cluster
 from tidelog.cli.scram_options import ScramOption
@@ -44,7 +45,7 @@ from tidelog.wal.write.staging import stage
 pytestmark = pytest.mark.integration
 
 ROLES = ("broker", "reader", "spark-sink", "fsck")
-SECRET = "a-secret-of-a-role"
+SECRET = keep("a-secret-of-a-role", "the key of a role")
 TENANT = "tenant/cluster"
 TRIED = "tried/cluster"
 TOPICS = ("wal/", "checkpoint/", "merged/", "handover/", "staged/", "state/", "topics/")

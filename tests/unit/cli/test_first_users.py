@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.kept_secrets import keep
 from tests.unit.broker.authentication.test_kafka_clients_by_sasl import client, round_trip
 from tests.unit.broker.one_broker import PATIENT, World, run
 from tidelog.broker.settings.settings import BrokerSettings
@@ -17,6 +18,8 @@ from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import Refused
 from tidelog.storage.stores.location import open_store
+
+PASSWORD = keep("the operator's secret", "the first password")
 
 
 def create(url: str, *credentials: str) -> str:
@@ -32,10 +35,10 @@ def create(url: str, *credentials: str) -> str:
 def test_a_broker_on_a_new_bucket_knows_the_first_users(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/bucket"
     said = create(
-        url, "SCRAM-SHA-256=[name=admin,password=a secret]", "SCRAM-SHA-512=[name=b,password=c]"
+        url, f"SCRAM-SHA-256=[name=admin,password={PASSWORD}]", "SCRAM-SHA-512=[name=b,password=c]"
     )
     assert "created with 2 credentials" in said
-    assert "secret" not in said
+    assert PASSWORD not in said
 
     async def story() -> None:
         world = World(open_store(url, SystemClock(), SystemEntropy()))
@@ -48,7 +51,7 @@ def test_a_broker_on_a_new_bucket_knows_the_first_users(tmp_path: Path) -> None:
         async with world.broker(0) as one:
             await one.create_topic()
             host, port = one.broker.membership.listeners[1].advertised
-            config = client(f"{host}:{port}", "SCRAM-SHA-256", "admin", "a secret")
+            config = client(f"{host}:{port}", "SCRAM-SHA-256", "admin", PASSWORD)
             assert await asyncio.to_thread(round_trip, config) == b"by SASL"
         await world.store.close()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.kept_secrets import keep
 from tests.unit.broker.authentication.certificates import Authority
 from tests.unit.broker.authentication.test_kafka_clients_by_sasl import secured
 from tests.unit.broker.one_broker import TOPIC, run, until
@@ -18,6 +19,8 @@ from tidelog.client.security import security_of
 from tidelog.client.settings import ClientSettings
 from tidelog.clock import SystemClock
 from tidelog.network import SocketNetwork
+
+PASSWORD = keep("a long secret", "the password of users")
 
 
 def called(*arguments: str, given: str = "") -> str:
@@ -35,9 +38,9 @@ def test_users_are_added_listed_replaced_and_removed() -> None:
     async def story() -> None:
         async with secured() as (_, plain, _):
             where = ("--bootstrap", plain)
-            said = await command("users", "add", "alice", *where, given="secret\n")
+            said = await command("users", "add", "alice", *where, given=f"{PASSWORD}\n")
             assert "user alice authenticates by SCRAM-SHA-512" in said
-            assert "secret" not in said
+            assert PASSWORD not in said
             small = ("--mechanism", "SCRAM-SHA-256", "--iterations", "8192")
             await command("users", "add", "bob", *small, *where, given="builder\n")
             assert (await command("users", "list", *where)).splitlines() == [
@@ -64,14 +67,14 @@ def test_a_new_user_can_log_in_by_what_the_broker_enables(enabled: str, chosen: 
     async def story() -> None:
         async with secured(sasl_enabled_mechanisms=enabled) as (_, plain, closed):
             where = ("--bootstrap", plain)
-            said = await command("users", "add", "alice", *where, given="secret\n")
+            said = await command("users", "add", "alice", *where, given=f"{PASSWORD}\n")
             assert said == f"user alice authenticates by {chosen}\n"
             security = security_of(
                 {
                     "security.protocol": "sasl_plaintext",
                     "sasl.mechanism": enabled.split(",")[-1],
                     "sasl.username": "alice",
-                    "sasl.password": "secret",
+                    "sasl.password": PASSWORD,
                 }
             )
             host, _, port = closed.rpartition(":")
@@ -89,12 +92,12 @@ def test_a_user_that_could_not_log_in_is_warned_of_by_name() -> None:
     async def story() -> None:
         async with secured(sasl_enabled_mechanisms="SCRAM-SHA-256") as (_, plain, _):
             add = ("users", "add", "alice", "--mechanism", "SCRAM-SHA-512", "--bootstrap", plain)
-            said = await command(*add, given="secret\n")
+            said = await command(*add, given=f"{PASSWORD}\n")
             assert "sasl.enabled.mechanisms of the broker is SCRAM-SHA-256: the user can" in said
             assert "user alice authenticates by SCRAM-SHA-512" in said
         own = {"listener.name.clients.sasl.enabled.mechanisms": "SCRAM-SHA-256"}
         async with secured(sasl_enabled_mechanisms="", **own) as (_, plain, _):
-            said = await command("users", "add", "bob", "--bootstrap", plain, given="secret\n")
+            said = await command("users", "add", "bob", "--bootstrap", plain, given=f"{PASSWORD}\n")
             assert "does not tell sasl.enabled.mechanisms" in said
 
     run(story)
@@ -112,7 +115,7 @@ def test_a_command_authenticates_over_tls(
             ssl_keystore_location=str(authority.issue("broker")),
         ) as (_, plain, closed):
             add = ("users", "add", "alice", "--mechanism", stored, "--bootstrap", plain)
-            await command(*add, given="secret\n")
+            await command(*add, given=f"{PASSWORD}\n")
             config = tmp_path / "client.properties"
             lines = [
                 "# how the command reaches the cluster",
@@ -124,7 +127,7 @@ def test_a_command_authenticates_over_tls(
             ]
             config.write_text("\n".join(lines))
             listing = ("topics", "list", "--bootstrap", closed, "--command-config", str(config))
-            monkeypatch.setenv("ALICES_PASSWORD", "secret")
+            monkeypatch.setenv("ALICES_PASSWORD", PASSWORD)
             assert TOPIC in await command(*listing)
             monkeypatch.setenv("ALICES_PASSWORD", "wrong")
             with pytest.raises(RequestRefused, match="Authentication failed") as refused:
@@ -142,13 +145,13 @@ def test_a_command_authenticates_over_tls(
 def test_a_command_renews_its_authentication() -> None:
     async def story() -> None:
         async with secured(connections_max_reauth_ms=50) as (one, plain, closed):
-            await command("users", "add", "alice", "--bootstrap", plain, given="secret\n")
+            await command("users", "add", "alice", "--bootstrap", plain, given=f"{PASSWORD}\n")
             security = security_of(
                 {
                     "security.protocol": "sasl_plaintext",
                     "sasl.mechanism": "SCRAM-SHA-512",
                     "sasl.username": "alice",
-                    "sasl.password": "secret",
+                    "sasl.password": PASSWORD,
                 }
             )
             host, _, port = closed.rpartition(":")

@@ -6,7 +6,11 @@ import asyncio
 
 import pytest
 
-from tests.unit.broker.authentication.test_kafka_clients_by_sasl import create_users, secured
+from tests.unit.broker.authentication.test_kafka_clients_by_sasl import (
+    SECRET,
+    create_users,
+    secured,
+)
 from tests.unit.broker.one_broker import run
 from tests.unit.broker.transactional_client import TransactionalClient
 from tidelog import Admin
@@ -22,10 +26,10 @@ def admin(address: str, **settings: str) -> Admin:
 def test_transactions_are_listed_with_a_login() -> None:
     async def story() -> None:
         async with secured() as (one, plain, closed):
-            await asyncio.to_thread(create_users, plain, ("SCRAM-SHA-256", "alice", "hush"))
+            await asyncio.to_thread(create_users, plain, ("SCRAM-SHA-256", "alice", SECRET))
             producer = TransactionalClient(one)
             assert await producer.init() is ErrorCode.NONE
-            known = admin(closed, sasl_password="hush")
+            known = admin(closed, sasl_password=SECRET)
             assert await asyncio.to_thread(known.transactions) == {"t": "Empty"}
             assert (await asyncio.to_thread(known.transaction, "t")).state == "Empty"
             unknown = admin(closed, sasl_password="wrong")

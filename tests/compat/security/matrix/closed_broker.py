@@ -15,12 +15,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.compat.security.matrix.attempt import SECONDS_MAX, Attempt
+from tests.kept_secrets import keep
 from tests.unit.broker.authentication.certificates import Authority
 from tests.unit.broker.authentication.issuer import AUDIENCE, ISSUER, Issuer
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.ports import free_ports
 
-USER, PASSWORD = "alice", "wonder-land"
+USER, PASSWORD = "alice", keep("wonder-land", "the password of alice")
 BEARER = "OAUTHBEARER"
 _SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _WITH_PASSWORD: Final = ("PLAIN", *_SCRAM)

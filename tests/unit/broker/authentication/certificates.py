@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.kept_secrets import keep, keep_private_key
+
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
 
@@ -91,10 +93,12 @@ class Authority:
         )
         encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
         if password is not None:
+            keep(password, f"the password of the key of {name}")
             encryption = serialization.BestAvailableEncryption(password.encode())
         pem = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
         )
+        keep_private_key(pem, name)
         pem += certificate.public_bytes(serialization.Encoding.PEM)
         path = path or self.folder / f"{name}.pem"
         path.write_bytes(pem)

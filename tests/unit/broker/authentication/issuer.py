@@ -14,6 +14,8 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+from tests.kept_secrets import keep_token
+
 ISSUER = "https://issuer.example"
 AUDIENCE = "tidelog"
 RSA_KEY = rsa.generate_private_key(65537, 2048)
@@ -74,12 +76,13 @@ class Issuer:
             "iat": now,
             "exp": now + seconds,
         } | claims
-        return jwt.encode(
+        token = jwt.encode(
             {claim: value for claim, value in all_claims.items() if value is not None},
             self.key,
             self.algorithm,
             {"kid": self.key_id} | (headers or {}),
         )
+        return keep_token(token, name)
 
     def forged(self, header: dict[str, object], secret: bytes = b"") -> str:
         """A token that its forger signed with HMAC or not at all, whatever its header says."""

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import pytest
 
+from tests.kept_secrets import keep, keep_verifier
 from tests.unit.broker.authentication.certificates import Authority
 from tests.unit.broker.authentication.issuer import Issuer
 from tests.unit.broker.one_broker import PATIENT, TOPIC, OneBroker, World, batch, run
@@ -42,7 +43,8 @@ MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-BROKER, PASSWORD = "broker", 'a "secret"'
+BROKER, PASSWORD = "broker", keep('a "secret"', "the password of the brokers")
+OTHER_PASSWORD = keep("another secret", "the other password of the brokers")
 MECHANISM_SETTING = "sasl.mechanism.inter.broker.protocol"
 LOGIN_SETTING = "listener.name.brokers.scram-sha-512.sasl.jaas.config"
 BETWEEN = ListenerConfig("BROKERS", SecurityProtocol.SASL_PLAINTEXT, None, None)
@@ -104,7 +106,9 @@ async def with_user(store: ObjectStore) -> World:
     clock, entropy = SystemClock(), SeededEntropy(7)
     log = await MetadataLog.open(store, clock, entropy, create=True)
     mechanism = ScramMechanism.SCRAM_SHA_512
-    verifier = NewCredential(BROKER, mechanism, PASSWORD).verifier(new_salt())
+    verifier = keep_verifier(
+        NewCredential(BROKER, mechanism, PASSWORD).verifier(new_salt()), BROKER
+    )
     added = {(BROKER, mechanism): verifier}
     await change_credentials(log, store, clock, entropy, None, lambda now: now.changed((), added))
     await log.close()
@@ -213,7 +217,7 @@ def test_a_new_login_is_rolled_out_broker_by_broker(tmp_path: Path) -> None:
         mechanism.title,
         super_users=f"User:{BROKER};User:{successor}",
     )
-    new = old | login(mechanism.title, "another secret", successor)
+    new = old | login(mechanism.title, OTHER_PASSWORD, successor)
 
     async def story() -> None:
         world = await with_user(MemoryStore(SystemClock()))
@@ -238,7 +242,7 @@ def test_a_new_login_is_rolled_out_broker_by_broker(tmp_path: Path) -> None:
             await first.produce(batch(b"kept"))
             await move(second, second)
             await move(first, first)
-            added = NewCredential(successor, mechanism, "another secret").verifier(new_salt())
+            added = NewCredential(successor, mechanism, OTHER_PASSWORD).verifier(new_salt())
             await alter(world, first, added={(successor, mechanism): added})
             await stop_second()
             second, _ = await start(1, new)
@@ -316,7 +320,7 @@ def test_a_new_login_is_taken_from_its_file_by_running_brokers(
         connections_max_reauth_ms=600_000,
     )
     monkeypatch.setattr(transport, "RENEWED_AT", 1e-4)
-    new = login(mechanism.title, "another secret", successor)
+    new = login(mechanism.title, OTHER_PASSWORD, successor)
 
     async def story() -> None:
         store = (await with_user(MemoryStore(SystemClock()))).store
@@ -332,7 +336,7 @@ def test_a_new_login_is_taken_from_its_file_by_running_brokers(
                 assert await producer.end(commit=True) is OK
 
             await transact()
-            added = NewCredential(successor, mechanism, "another secret").verifier(new_salt())
+            added = NewCredential(successor, mechanism, OTHER_PASSWORD).verifier(new_salt())
             await alter(world, first, added={(successor, mechanism): added})
             for number, other in ((0, second), (1, first)):
                 await until_all_are(other, BROKER)

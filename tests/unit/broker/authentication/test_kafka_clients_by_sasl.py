@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.admin import ScramMechanism as AdminMechanism
 
+from tests.kept_secrets import keep
 from tests.unit.broker.authentication.certificates import Authority
 from tests.unit.broker.one_broker import PATIENT, TOPIC, OneBroker, World, run
 from tidelog.broker.settings.settings import BrokerSettings
@@ -29,6 +30,7 @@ from tidelog.storage.stores.memory import MemoryStore
 
 ALL = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
 MECHANISMS = ALL.split(",")
+SECRET = keep("alices secret", "the password of alice")
 
 
 @asynccontextmanager
@@ -57,7 +59,7 @@ def create_users(address: str, *users: tuple[str, str, str]) -> None:
         UserScramCredentialUpsertion(
             name,
             ScramCredentialInfo(AdminMechanism[mechanism.replace("-", "_")], 4096),
-            password.encode(),
+            keep(password, f"the password of {name}").encode(),
         )
         for mechanism, name, password in users
     ]
@@ -120,8 +122,8 @@ def test_scram_over_tls(tmp_path: Path) -> None:
             listener_security_protocol_map="PLAINTEXT:PLAINTEXT,CLIENTS:SASL_SSL",
             ssl_keystore_location=str(authority.issue("broker")),
         ) as (_, plain, closed):
-            await asyncio.to_thread(create_users, plain, ("SCRAM-SHA-256", "alice", "secret"))
-            config = client(closed, "SCRAM-SHA-256", "alice", "secret") | {
+            await asyncio.to_thread(create_users, plain, ("SCRAM-SHA-256", "alice", SECRET))
+            config = client(closed, "SCRAM-SHA-256", "alice", SECRET) | {
                 "security.protocol": "SASL_SSL",
                 "ssl.ca.location": str(authority.trusted),
             }
@@ -135,7 +137,7 @@ def test_a_wrong_password_and_an_unknown_user_hear_the_same(mechanism: str) -> N
     async def story() -> None:
         stored = "SCRAM-SHA-256" if mechanism == "PLAIN" else mechanism
         async with secured() as (_, plain, closed):
-            await asyncio.to_thread(create_users, plain, (stored, "alice", "secret"))
+            await asyncio.to_thread(create_users, plain, (stored, "alice", SECRET))
             heard = [
                 await asyncio.to_thread(refusal, client(closed, mechanism, user, "wrong"))
                 for user in ("alice", "mallory")
@@ -155,7 +157,7 @@ def test_a_wrong_password_and_an_unknown_user_hear_the_same(mechanism: str) -> N
 def test_a_mechanism_that_is_not_enabled_is_answered_with_the_list() -> None:
     async def story() -> None:
         async with secured(sasl_enabled_mechanisms="SCRAM-SHA-512") as (_, _, closed):
-            heard = await asyncio.to_thread(refusal, client(closed, "PLAIN", "alice", "secret"))
+            heard = await asyncio.to_thread(refusal, client(closed, "PLAIN", "alice", SECRET))
         assert heard.code() == KafkaError._AUTHENTICATION
         assert "SCRAM-SHA-512" in heard.str()
 
@@ -165,14 +167,14 @@ def test_a_mechanism_that_is_not_enabled_is_answered_with_the_list() -> None:
 def test_aiokafka_authenticates_or_hears_why_not(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with secured() as (_, plain, closed):
-            await asyncio.to_thread(create_users, plain, ("SCRAM-SHA-512", "alice", "secret"))
+            await asyncio.to_thread(create_users, plain, ("SCRAM-SHA-512", "alice", SECRET))
             how: dict[str, Any] = {
                 "bootstrap_servers": closed,
                 "security_protocol": "SASL_PLAINTEXT",
                 "sasl_mechanism": "SCRAM-SHA-512",
                 "sasl_plain_username": "alice",
             }
-            async with AIOKafkaProducer(sasl_plain_password="secret", **how) as producer:
+            async with AIOKafkaProducer(sasl_plain_password=SECRET, **how) as producer:
                 await producer.send_and_wait(TOPIC, b"by SASL")
             wrong = AIOKafkaProducer(sasl_plain_password="wrong", **how)
             with pytest.raises(KafkaConnectionError):
@@ -202,15 +204,18 @@ def test_users_are_described_replaced_and_deleted() -> None:
 
     async def story() -> None:
         async with secured() as (one, plain, closed):
-            users = [("SCRAM-SHA-256", "alice", "old"), ("SCRAM-SHA-512", "alice", "old")]
+            users = [
+                ("SCRAM-SHA-256", "alice", "former secret"),
+                ("SCRAM-SHA-512", "alice", "former secret"),
+            ]
             await asyncio.to_thread(create_users, plain, *users)
-            await asyncio.to_thread(create_users, plain, ("SCRAM-SHA-512", "alice", "new"))
+            await asyncio.to_thread(create_users, plain, ("SCRAM-SHA-512", "alice", "later secret"))
             await asyncio.to_thread(administer, plain)
             refused = await asyncio.to_thread(
-                refusal, client(closed, "SCRAM-SHA-256", "alice", "old")
+                refusal, client(closed, "SCRAM-SHA-256", "alice", "former secret")
             )
             assert refused.code() == KafkaError._AUTHENTICATION
-            config = client(closed, "SCRAM-SHA-512", "alice", "new")
+            config = client(closed, "SCRAM-SHA-512", "alice", "later secret")
             assert await asyncio.to_thread(round_trip, config) == b"by SASL"
             # One object counts, and the others are gone.
             store = one.broker.environment.store

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import scramp
 
+from tests.kept_secrets import keep, keep_verifier
 from tests.unit.broker.authentication.test_tls import until
 from tests.unit.broker.loopback import Client, Loopback, run, serving
 from tidelog.broker.authentication.attempt import SaslTerms
@@ -46,15 +47,16 @@ SALT = bytes(range(20))
 
 
 def verified(name: str, password: str, mechanism: ScramMechanism, iterations: int = 4096) -> Any:
-    salted = salted_password(mechanism, password, SALT, iterations)
-    return {(name, mechanism): verifier(mechanism, salted, SALT, iterations)}
+    salted = salted_password(mechanism, keep(password, f"the password of {name}"), SALT, iterations)
+    made = verifier(mechanism, salted, SALT, iterations)
+    return {(name, mechanism): keep_verifier(made, name)}
 
 
 CREDENTIALS = Credentials(
     b"decoy",
     {
-        **verified("alice", "secret", ScramMechanism.SCRAM_SHA_256, 5000),
-        **verified("bob", "builder", ScramMechanism.SCRAM_SHA_512),
+        **verified("alice", "wonderland", ScramMechanism.SCRAM_SHA_256, 5000),
+        **verified("bob", "the-builder", ScramMechanism.SCRAM_SHA_512),
     },
 )
 
@@ -107,7 +109,7 @@ async def authenticate(client: Client, token: bytes) -> SaslAuthenticateResponse
     return await client.ask(request, SaslAuthenticateResponse, 2)
 
 
-async def plain(client: Client, text: str = "\0alice\0secret") -> SaslAuthenticateResponse:
+async def plain(client: Client, text: str = "\0alice\0wonderland") -> SaslAuthenticateResponse:
     await handshake(client)
     return await authenticate(client, text.encode())
 
@@ -152,7 +154,7 @@ def test_versions_that_a_newer_client_asks_for_are_told() -> None:
     ("request_", "version", "reason"),
     [
         (DescribeClusterRequest(), 0, "illegal_sasl_state"),
-        (SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 2, "illegal_sasl_state"),
+        (SaslAuthenticateRequest(auth_bytes=b"\0alice\0wonderland"), 2, "illegal_sasl_state"),
     ],
 )
 def test_anything_else_closes_the_connection_unanswered(
@@ -185,11 +187,14 @@ def test_a_mechanism_that_is_not_enabled_is_told_the_list_and_closed() -> None:
     ("token", "why"),
     [
         ("\0alice\0wrong", "Authentication failed: Invalid username or password"),
-        ("\0mallory\0secret", "Authentication failed: Invalid username or password"),
-        ("\0\0secret", "Authentication failed: username not specified"),
+        ("\0mallory\0wonderland", "Authentication failed: Invalid username or password"),
+        ("\0\0wonderland", "Authentication failed: username not specified"),
         ("\0alice\0", "Authentication failed: password not specified"),
-        ("alice\0secret", "Invalid SASL/PLAIN response: expected 3 tokens, got 2"),
-        ("bob\0alice\0secret", "Authentication failed: Client requested an authorization id"),
+        ("alice\0wonderland", "Invalid SASL/PLAIN response: expected 3 tokens, got 2"),
+        (
+            "bob\0alice\0wonderland",
+            "Authentication failed: Client requested an authorization id",
+        ),
     ],
 )
 def test_plain_is_refused_in_kafkas_words(token: str, why: str) -> None:
@@ -241,7 +246,7 @@ def test_messages_of_scram_cannot_be_replayed() -> None:
     async def story() -> None:
         async with closed() as broker:
             client = await broker.connect()
-            machine = scram_client("alice", "secret", "SCRAM-SHA-256")
+            machine = scram_client("alice", "wonderland", "SCRAM-SHA-256")
             first = machine.get_client_first().encode()
             await handshake(client, "SCRAM-SHA-256")
             machine.set_server_first(bytes((await authenticate(client, first)).auth_bytes).decode())
@@ -264,7 +269,7 @@ def test_an_old_client_exchanges_bare_messages() -> None:
         async with closed() as broker:
             client = await broker.connect()
             assert await handshake(client, version=0) == 0
-            token = b"\0alice\0secret"
+            token = b"\0alice\0wonderland"
             client.writer.write(struct.pack(">i", len(token)) + token)
             assert await client.receive_frame() == b""
             assert await principal(client) == "User:alice"
@@ -282,7 +287,7 @@ def test_requests_behind_the_last_message_are_served(loop: str) -> None:
         async with closed() as broker:
             client = await broker.connect()
             await handshake(client)
-            client.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 2)
+            client.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wonderland"), 2)
             client.send(DescribeClusterRequest(), 0)
             client.writer.write(b"\0\0")
             _, answer = await client.receive(SaslAuthenticateResponse, 2)
@@ -334,7 +339,7 @@ def test_credentials_that_cannot_be_read_close_the_connection_without_a_verdict(
         async with closed(unreadable) as broker:
             client = await broker.connect()
             await handshake(client)
-            client.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 2)
+            client.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wonderland"), 2)
             assert await client.closed()
             await until(closings(broker, "credentials_unavailable"))
 
@@ -359,7 +364,7 @@ def test_a_client_whose_authentication_has_expired_renews_it_or_is_closed() -> N
 @pytest.mark.parametrize(
     ("mechanism", "token", "why"),
     [
-        ("PLAIN", "\0bob\0builder", "Cannot change principals during re-authentication"),
+        ("PLAIN", "\0bob\0the-builder", "Cannot change principals during re-authentication"),
         ("PLAIN", "\0alice\0wrong", "Authentication failed: Invalid username or password"),
         ("SCRAM-SHA-256", "n,,n=alice,r=x", "is not supported for re-authentication of mechanism"),
     ],
@@ -383,7 +388,7 @@ def test_a_token_out_of_turn_is_an_illegal_state() -> None:
         async with closed() as broker:
             client = await broker.connect()
             await plain(client)
-            answer = await authenticate(client, b"\0alice\0secret")
+            answer = await authenticate(client, b"\0alice\0wonderland")
             assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
             assert await principal(client) == "User:alice"
 

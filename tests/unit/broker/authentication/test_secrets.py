@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.kept_secrets import keep
 from tests.unit.broker.authentication.issuer import Issuer
 from tidelog.cli.root import cli
 from tidelog.client.administration import broker_holder, holder_configs
@@ -20,7 +21,7 @@ from tidelog.clock import SystemClock
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.network import SocketNetwork
 
-HUSH = "hush"
+HUSH = keep("hush-hush", "a secret of the broker")
 """A part of every secret of this test."""
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
@@ -38,13 +39,13 @@ async def configs(address: str, **login: str) -> str:
 
 def test_secrets_are_told_nowhere(tmp_path: Path) -> None:
     store, log = f"file://{tmp_path / 'bucket'}", tmp_path / "log"
-    user = "SCRAM-SHA-512=[name=admin,password=hush-admin]"
+    user = "SCRAM-SHA-512=[name=admin,password=hush-hush-admin]"
     created = CliRunner().invoke(cli, ["bucket", "create", store, "--add-scram", user])
     assert created.exit_code == 0, created.output
     issuer = Issuer()
     issuer.publish(tmp_path / "jwks")
     secrets = tmp_path / "secrets"
-    secrets.write_text("key = hush-key\n")
+    secrets.write_text("key = hush-hush-key\n")
     settings = {
         "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512,OAUTHBEARER",
@@ -55,18 +56,18 @@ def test_secrets_are_told_nowhere(tmp_path: Path) -> None:
         "authorizer.class.name": "acl",
         "super.users": "User:admin",
     }
-    login = f'{MODULE} required username="admin" password="hush-broker";'
+    login = f'{MODULE} required username="admin" password="hush-hush-broker";'
     seen = [created.output]
 
     async def ask(address: str) -> None:
-        names = {"sasl_username": "admin", "sasl_password": "hush-admin"}
+        names = {"sasl_username": "admin", "sasl_password": "hush-hush-admin"}
         for mechanism in ("PLAIN", "SCRAM-SHA-512"):
             seen.append(await configs(address, sasl_mechanism=mechanism, **names))
-            wrong = names | {"sasl_password": "hush-wrong"}
+            wrong = names | {"sasl_password": "hush-hush-wrong"}
             with pytest.raises(RequestRefused) as refused:
                 await configs(address, sasl_mechanism=mechanism, **wrong)
             seen.append(str(refused.value))
-        token = issuer.token("hush-name-of-a-bad-token", seconds=-60)
+        token = issuer.token("hush-hush-name-of-a-bad-token", seconds=-60)
         with pytest.raises(RequestRefused) as refused:
             await configs(address, sasl_mechanism="OAUTHBEARER", sasl_oauthbearer_token=token)
         assert token not in str(refused.value)

@@ -92,7 +92,7 @@ def test_a_weaker_mechanism_amid_a_stronger_one_ends_the_connection() -> None:
         async with closed() as broker:
             client = await broker.connect()
             assert await handshake(client, "SCRAM-SHA-512") == 0
-            first = scram_client("bob", "builder", "SCRAM-SHA-512").get_client_first()
+            first = scram_client("bob", "the-builder", "SCRAM-SHA-512").get_client_first()
             assert (await authenticate(client, first.encode())).error_code == 0
             request = handshake(client, "PLAIN")
             with pytest.raises((EOFError, ConnectionError)):
@@ -113,7 +113,7 @@ def test_a_mechanism_that_the_listener_does_not_enable_is_no_way_in() -> None:
             client = await broker.connect()
             assert await handshake(client, "SCRAM-SHA-512") == 0
             # A message of PLAIN is no message of SCRAM.
-            answer = await authenticate(client, b"\0bob\0builder")
+            answer = await authenticate(client, b"\0bob\0the-builder")
             assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
     run(story())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kept_secrets import keep
 from tests.unit.broker.authentication.certificates import Authority
 from tests.unit.broker.network.test_health import closed, serving
 from tidelog.broker.network.health import HealthServer
@@ -19,7 +20,7 @@ from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.errors import InvalidConfiguration
 from tidelog.localstack.broker_process import BrokerProcess
 
-TOKEN = "a-token.of~16_and+more/letters=="
+TOKEN = keep("a-token.of~16_and+more/letters==", "the token of the HTTP server")
 Answer = tuple[int, dict[str, str], bytes]
 
 

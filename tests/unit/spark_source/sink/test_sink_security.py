@@ -58,7 +58,7 @@ def test_a_batch_is_committed_with_a_login_and_rules_alone(
     tmp_path: Path,
 ) -> None:
     secret = tmp_path / "secret"
-    secret.write_text("password=hush\n")
+    secret.write_text("password=hush-hush\n")
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     known = LOGIN | {"kafka.sasl.password": f"${{file:{secret}:password}}"}
@@ -67,7 +67,7 @@ def test_a_batch_is_committed_with_a_login_and_rules_alone(
         acls = {"authorizer_class_name": "acl", "super_users": "User:ANONYMOUS"}
         async with secured(store_at(bucket), **SETTINGS, **acls) as (one, plain, closed):
             await loaded(one)
-            await asyncio.to_thread(create_users, plain, ("SCRAM-SHA-256", "alice", "hush"))
+            await asyncio.to_thread(create_users, plain, ("SCRAM-SHA-256", "alice", "hush-hush"))
             world = SinkWorld(bucket)
             world.address = closed
             with pytest.raises(RequestRefused, match="SASL_AUTHENTICATION_FAILED"):
@@ -84,8 +84,10 @@ def test_a_batch_is_committed_with_a_login_and_rules_alone(
 
 def test_a_secret_is_not_shown_and_names_are_checked() -> None:
     given = {"kafka.bootstrap.servers": "one:9092", "transactionalId": "pipeline"}
-    found = parse_write_options(given | LOGIN | {"kafka.sasl.password": "hush"}, "memory://sink")
-    assert found.security["sasl.password"] == "hush"
-    assert "hush" not in repr(found)
+    found = parse_write_options(
+        given | LOGIN | {"kafka.sasl.password": "hush-hush"}, "memory://sink"
+    )
+    assert found.security["sasl.password"] == "hush-hush"
+    assert "hush-hush" not in repr(found)
     with pytest.raises(InvalidConfiguration, match=r"option kafka\.acks"):
         parse_write_options(given | {"kafka.acks": "1"}, "memory://sink")

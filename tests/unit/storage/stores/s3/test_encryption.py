@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kept_secrets import keep
 from tests.unit.storage.scripted_server import Act, ScriptedServer, answer, stored
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
@@ -24,7 +25,7 @@ from tidelog.storage.stores.s3.s3 import S3Store
 from tidelog.storage.stores.s3.s3_address import parse_s3_url
 
 KEY = bytes(range(32))
-KEY_TEXT = base64.b64encode(KEY).decode()
+KEY_TEXT = keep(base64.b64encode(KEY).decode(), "the customer's key")
 KEY_MD5 = base64.b64encode(hashlib.md5(KEY, usedforsecurity=False).digest()).decode()
 KMS_KEY = "arn:aws:kms:eu-west-1:1:key/2"
 VARIABLE = "CUSTOMER_KEY"
