@@ -1,6 +1,6 @@
 // KafkaJS, set as its documents say for exactly once; the same commands and lines as confluent_program.py:
 //   node kafkajs_program.cjs produce BOOTSTRAP TOPIC PARTITIONS
-//   node kafkajs_program.cjs consume BOOTSTRAP GROUP TOPIC...
+//   node kafkajs_program.cjs consume BOOTSTRAP GROUP SOURCE TARGET
 //   node kafkajs_program.cjs transform BOOTSTRAP NAME SOURCE TARGET
 
 const { Kafka, logLevel } = require("kafkajs");
@@ -53,8 +53,8 @@ const positions = new Map();
 const isNew = (topic, partition, { offset }) => BigInt(offset) >= (positions.get(`${topic}-${partition}`) ?? 0n);
 const passed = (topic, partition, { offset }) => positions.set(`${topic}-${partition}`, BigInt(offset) + 1n);
 
-const consume = (kafka, group, ...topics) =>
-  grouped(kafka, group, topics, {
+const consume = (kafka, group, source, target) =>
+  grouped(kafka, group, [source, target], {
     eachMessage: async ({ topic, partition, message }) => {
       if (!isNew(topic, partition, message)) return;
       say("got", topic, partition, message.offset, message.value);
@@ -65,8 +65,12 @@ const consume = (kafka, group, ...topics) =>
 // KafkaJS hands errors of transactions on to the application, also those of a coordinator that has
 // moved. Its producer cannot go on then. The next one ends the transaction, whatever became of it,
 // and the group's offsets tell whether its records were copied.
-async function transform(kafka, name, source, target) {
-  let producer = await initialized(kafka, name);
+//
+// A producer of KafkaJS tells consumers of the same client that a transaction's offsets are committed
+// before they are. After an abort a consumer that joins again would pass over records. So the
+// producers have a client of their own.
+async function transform(kafka, name, source, target, producing) {
+  let producer = await initialized(producing, name);
   let turn = 0;
   const eachBatch = async ({ batch, resolveOffset }) => {
     const { partition } = batch;
@@ -93,7 +97,7 @@ async function transform(kafka, name, source, target) {
     } catch (error) {
       say("note the transaction is repeated:", error);
       await producer.disconnect();
-      producer = await initialized(kafka, name);
+      producer = await initialized(producing, name);
       if ((await committed(kafka, name, source, partition)) <= BigInt(last.offset)) return false;
     }
     passed(source, partition, last);
@@ -137,8 +141,8 @@ const committed = (kafka, groupId, topic, wanted) =>
   });
 
 const [role, bootstrap, ...rest] = process.argv.slice(2);
-const kafka = new Kafka({ clientId: "moves", brokers: bootstrap.split(","), logLevel: logLevel.ERROR });
-({ produce, consume, transform })[role](kafka, ...rest).then(
+const client = () => new Kafka({ clientId: "moves", brokers: bootstrap.split(","), logLevel: logLevel.ERROR });
+({ produce, consume, transform })[role](client(), ...rest, client()).then(
   () => process.exit(0),
   (error) => {
     console.error(error);
