@@ -75,3 +75,10 @@ def test_every_alert_says_what_is_the_matter() -> None:
     for group in rules["groups"]:
         for rule in group["rules"]:
             assert rule["annotations"]["summary"].endswith(".")
+
+
+def test_the_operators_page_says_of_every_alert_what_to_do_and_of_no_other() -> None:
+    page = (DEPLOY.parent / "docs" / "OPERATIONS.md").read_text()
+    (section,) = re.findall(r"^### Alerts\n(.*?)^## ", page, re.M | re.S)
+    table = section.partition("| Alert |")[2]
+    assert set(re.findall(r"`(Tidelog\w+)`", table)) == set(alert_expressions())

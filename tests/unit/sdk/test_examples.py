@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -23,8 +24,13 @@ def test_the_sdks_page(broker: Broker, capsys: pytest.CaptureFixture[str]) -> No
     names = {"bootstrap": broker.bootstrap, "store": broker.store}
     found = examples("docs/SDK.md")
     assert len(found) >= 8
-    for example in found:
-        exec(example, names)
+    log = logging.getLogger("tidelog")
+    before = [*log.handlers]
+    try:
+        for example in found:
+            exec(example, names)
+    finally:
+        log.handlers = before
     # One flight and two of a transaction, in the table and in DuckDB's count.
     assert "\n3\n" in capsys.readouterr().out
     assert {message.value for message in broker.read("upper")} >= {b"A", b"B"}
