@@ -11,6 +11,7 @@ from tests.simulation.run import Result, run
 from tests.simulation.test_cluster import variants
 from tests.simulation.tidelog_system import tidelog_system
 from tests.simulation.variants.cluster_variants import CLUSTER_VARIANTS
+from tests.simulation.variants.handover_variants import HANDOVER_VARIANTS
 from tests.simulation.variants.membership_variants import MEMBERSHIP_VARIANTS
 from tests.simulation.variants.variants import broken
 from tests.simulation.workloads import WORKLOADS, workload_of
@@ -83,6 +84,7 @@ _SHOWN_BY = {
     "judge-across-outage": 7,
     "newer-records-early": 3,
     "hints-needed": 3,
+    "opens-with-old-table": 3,
 }
 """The seed that shows a variant, if not the first one."""
 _SEARCHED_MAX = 60
@@ -92,9 +94,13 @@ _QUICK = {
     "remote-markers-assumed",
     "newer-records-early",
 }
-_SECONDS = {"judge-across-outage": 45.0, "collector-blind": SEGMENT_SECONDS}
+_SECONDS = {
+    "judge-across-outage": 45.0,
+    "collector-blind": SEGMENT_SECONDS,
+    "opens-with-old-table": SEGMENT_SECONDS,
+}
 """Of variants that need time: an outage longer than a session, or a deletion."""
-_OF_SEGMENTS = {"collector-blind"}
+_OF_SEGMENTS = {"collector-blind", "opens-with-old-table"}
 _WORKLOADS = {
     "markers-without-ordinal": "transactions",
     "open-left-out": "transactions",
@@ -131,7 +137,7 @@ def caught_by(variant: str) -> int | None:
         )
 
 
-_VARIANTS = (*CLUSTER_VARIANTS, *MEMBERSHIP_VARIANTS, "fence-unread")
+_VARIANTS = (*CLUSTER_VARIANTS, *HANDOVER_VARIANTS, *MEMBERSHIP_VARIANTS, "fence-unread")
 
 
 @pytest.mark.parametrize("variant", variants(_VARIANTS, _QUICK))

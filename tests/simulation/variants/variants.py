@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.simulation.variants.cluster_variants import CLUSTER_VARIANTS
 from tests.simulation.variants.group_variants import GROUP_VARIANTS
+from tests.simulation.variants.handover_variants import HANDOVER_VARIANTS
 from tests.simulation.variants.membership_variants import MEMBERSHIP_VARIANTS
 from tests.simulation.variants.segment_variants import SEGMENT_VARIANTS
 from tests.simulation.variants.transaction_variants import TRANSACTION_VARIANTS
@@ -257,6 +258,7 @@ VARIANTS = (
     | TRANSACTION_VARIANTS
     | SEGMENT_VARIANTS
     | CLUSTER_VARIANTS
+    | HANDOVER_VARIANTS
     | MEMBERSHIP_VARIANTS
 )
 

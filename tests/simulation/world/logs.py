@@ -25,17 +25,23 @@ class _TraceHandler(logging.Handler):
             return
         name = owner.name if owner is not None else "simulation"
         fields = [f"{key}={value}" for key, value in vars(record).items() if key not in _USUAL]
-        if record.exc_info is not None and record.exc_info[1] is not None:
+        has_traceback = record.exc_info is not None and record.exc_info[1] is not None
+        if has_traceback:
             fields.append(repr(record.exc_info[1]))
-            self.failures.append(f"{name}: {record.getMessage()}: {record.exc_info[1]!r}")
-        line = f"{name} {record.levelname} {record.name}: {record.getMessage()} {' '.join(fields)}"
+        text = f"{record.getMessage()} {' '.join(fields)}"
+        if has_traceback or record.levelno >= logging.ERROR:
+            self.failures.append(f"{name}: {text}")
+        line = f"{name} {record.levelname} {record.name}: {text}"
         self._loop.trace.record(self._loop.time(), line)
 
 
 @contextmanager
 def traced(loop: SimulatedLoop, level: int = logging.INFO) -> Iterator[list[str]]:
-    """Send Tidelog's log lines to the trace, and nowhere else, while the context lasts. The list
-    gets those with a traceback: no fault of the world excuses an exception in the broker."""
+    """Send Tidelog's log lines to the trace, and nowhere else, while the context lasts.
+
+    The list gets those with a traceback: no fault of the world excuses an exception in the broker.
+    It gets errors too. The simulated store damages nothing, so no broker may name damage.
+    """
     logger = logging.getLogger(_ROOT)
     before = logger.level, logger.propagate
     handler = _TraceHandler(loop)
