@@ -214,13 +214,19 @@ def test_a_lease_that_cannot_be_renewed(faulty: FaultyBroker, tmp_path: Path) ->
 def test_checkpoints_that_fail(faulty: FaultyBroker, tmp_path: Path) -> None:
     broker = faulty.start()
     producer = faulty.producer(broker)
-    before = settled(producer, broker)
+    healthy = settled(producer, broker)
+
+    def failed_again(before: Scrape) -> Scrape:
+        for _ in range(5):
+            producer.send("topic", "more")
+            producer.flush()
+        fails = risen(before, "tidelog_wal_checkpoint_failures_total", 1)
+        return until(broker, besides(before, fails), "failures")
+
     faulty.fail("put checkpoint/* fail")
-    for _ in range(5):
-        producer.send("topic", "more")
-        producer.flush()
-    fails = risen(before, "tidelog_wal_checkpoint_failures_total", 1)
-    after = until(broker, besides(before, fails), "failures")
+    # A checkpoint that was on its way succeeds. None does behind the first failure.
+    before = failed_again(healthy)
+    after = failed_again(before)
     expect_firing(tmp_path, before, after, ["TidelogCheckpointsFail"], aside=OF_THE_STORE)
 
 

@@ -19,12 +19,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tidelog.client.errors import RequestRefused
+from tidelog.client.patience import ClientRetrySettings, Patience
 from tidelog.client.pool import Client
 from tidelog.client.quotas import LimitedClient, alter_quotas, describe_quotas
 from tidelog.client.security import security_of
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transactions.admin import describe_transaction, list_transactions
 from tidelog.clock import SystemClock
+from tidelog.entropy import SystemEntropy
 from tidelog.errors import InvalidConfiguration
 from tidelog.network import SocketNetwork
 from tidelog.sdk.connecting import completed, made, repeated
@@ -258,14 +261,25 @@ class Admin:
     def _ask_directly(self, ask: Callable[[Client], Awaitable[T]]) -> T:
         """The answer to a request that librdkafka does not know, through Tidelog's own client.
 
-        Raises InvalidConfiguration for a setting of TLS or SASL that only librdkafka knows.
+        The request must be safe to repeat: while a coordinator loads or moves it is asked again,
+        for up to `max.block.ms`. Raises InvalidConfiguration for a setting of TLS or SASL that
+        only librdkafka knows.
         """
         settings = ClientSettings(client_id="tidelog", security=security_of(self._security))
 
         async def run() -> T:
             addresses = [_address(each) for each in self._bootstrap.split(",")]
             async with Client(SocketNetwork(), SystemClock(), addresses, settings) as client:
-                return await ask(client)
+                patience = Patience(
+                    SystemClock(), SystemEntropy(), ClientRetrySettings(), self._block_ms_max
+                )
+                while True:
+                    try:
+                        return await ask(client)
+                    except RequestRefused as refusal:
+                        if not refusal.retriable:
+                            raise
+                        await patience.wait(refusal)
 
         return completed(run)
 

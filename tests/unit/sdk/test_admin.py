@@ -7,8 +7,11 @@ import asyncio
 import pytest
 
 from tidelog import aio
-from tidelog.client.errors import RequestRefused
+from tidelog.client.errors import RequestRefused, check_read
+from tidelog.client.pool import Client
+from tidelog.client.transactions.admin import ListedTransaction
 from tidelog.errors import InvalidConfiguration
+from tidelog.protocol.error_codes import ErrorCode
 from tidelog.sdk.admin import Admin
 from tidelog.sdk.errors import KafkaRequestError, RetriableError
 from tidelog.sdk.producer import Producer
@@ -51,6 +54,20 @@ def test_an_open_transaction_is_described(shared: Broker) -> None:
         found = admin.transaction("described")
     assert (found.state, found.partitions) == ("Ongoing", ((topic, 0),))
     assert found.timeout_ms == 60_000
+
+
+def test_a_coordinator_that_loads_is_asked_again(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE])
+
+    async def ask(_: Client) -> list[ListedTransaction]:
+        check_read("transactions of broker 0", next(answers))
+        return []
+
+    monkeypatch.setattr("tidelog.sdk.admin.list_transactions", ask)
+    assert Admin(shared.bootstrap).transactions() == {}
+    assert next(answers, None) is None
 
 
 def test_quotas_are_set_listed_and_removed(shared: Broker) -> None:
