@@ -153,10 +153,10 @@ class _Pipe:
 def _arguments_below(pid: int) -> Iterator[bytes]:
     """The arguments of all descendants of a process, where the system tells them."""
     try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for child in children:
-            yield Path(f"/proc/{child}/cmdline").read_bytes()
-            yield from _arguments_below(int(child))
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            for child in (thread / "children").read_text().split():
+                yield Path(f"/proc/{child}/cmdline").read_bytes()
+                yield from _arguments_below(int(child))
     except OSError:
         return
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -206,6 +207,24 @@ def test_plain_is_refused_in_kafkas_words(token: str, why: str) -> None:
             assert (answer.error_message or "").startswith(why)
             assert await client.closed()
             await until(closings(broker, "authentication_failed"))
+
+    run(story())
+
+
+def test_a_failure_is_answered_late_and_a_success_at_once() -> None:
+    """The delay makes guesses slow. It is ten minutes for a client that does not wait for it."""
+
+    async def story() -> None:
+        async with closed(connection_failed_authentication_delay_ms=600_000) as broker:
+            assert (await plain(await broker.connect())).error_code == 0
+        async with closed(connection_failed_authentication_delay_ms=200) as broker:
+            client = await broker.connect()
+            assert await handshake(client) == 0
+            begun = time.monotonic()
+            answer = await authenticate(client, b"\0alice\0guess")
+            assert time.monotonic() - begun >= 0.2
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert await client.closed()
 
     run(story())
 
