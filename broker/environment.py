@@ -8,8 +8,8 @@ from tidelog.clock import Clock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.network import Network
-from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
+from tidelog.workers.offload import Offload
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,40 +1,56 @@
-"""A cluster that a process has opened, before its broker joins: the store, the metadata log, the
-address.
+"""A cluster that a process has opened, and how its broker joins: the first steps of a start.
 
 1. Probe the store and open the metadata log (an empty prefix becomes a cluster).
 2. Take the address, so that it is known. Connections are refused until the broker is ready.
+3. Register (B1) in the entry that fences the previous incarnation of this id, once that is dead;
+   fence other brokers whose processes have certainly ended. A death leaves a registered incarnation
+   without a WAL; the other brokers and the next start fence it like any other.
+4. Take over each fenced incarnation that is not retired (C4): seal its WAL, retire it. Any broker
+   may repeat each step.
 
-A death in either step leaves nothing of this incarnation.
+A death in steps 1 and 2 leaves nothing of this incarnation. `startup` does the other steps.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.fairness.client_memory import AnswerMemory
 from tidelog.broker.fairness.connection_limits import ConnectionLimits, descriptors_left
 from tidelog.broker.fairness.turns import SliceTurns
+from tidelog.broker.membership import Membership, ReportedProgress
 from tidelog.broker.network.opened_listeners import OpenedListeners, open_listeners
 from tidelog.broker.options import BrokerOptions
 from tidelog.broker.quotas.client_quotas import ClientQuotas
 from tidelog.broker.quotas.connection_rates import ConnectionRates
 from tidelog.broker.quotas.metrics import QuotaMetrics
 from tidelog.broker.read.read_path import ReadPath
-from tidelog.broker.running import (
-    Fairness,
-)
+from tidelog.broker.running import Fairness
 from tidelog.broker.settings import layers as layer_settings
-from tidelog.broker.settings.listeners import configured_listeners
+from tidelog.broker.settings.listeners import BoundListener, configured_listeners
 from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.tables.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.broker.telemetry.limits_met import LimitsMet
-from tidelog.broker.telemetry.metrics import BrokerMetrics
+from tidelog.broker.telemetry.metrics import (
+    LEASE_RENEWED,
+    METADATA_READ,
+    TAKEOVERS_WAITING,
+    BrokerMetrics,
+)
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.records.records import QuotasChanged, Record
+from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
+from tidelog.coordinator.cluster.membership.assignment import spread
+from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
+from tidelog.coordinator.cluster.membership.registration import register
+from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
+from tidelog.coordinator.cluster.records.records import Endpoint, QuotasChanged, Record
+from tidelog.coordinator.cluster.state.incarnations import PLAIN_LISTENER
 from tidelog.storage.stores.probe import probe
 
 
@@ -124,3 +140,98 @@ def _open_quotas(
     metadata.subscribe(follow)
     renew()
     return quotas, rates
+
+
+async def join(opened: OpenedCluster) -> Membership:
+    """Step 3: register the incarnation."""
+    environment, metadata, options = opened.environment, opened.metadata, opened.options
+    listeners = tuple([each.bound for each in opened.listeners.addresses])
+    between = next(each for each in listeners if each.name == opened.listeners.inter_broker)
+    registered = await register(
+        metadata,
+        environment.store,
+        environment.clock,
+        options.broker_id,
+        between.advertised,
+        options.process,
+        options.is_running,
+        opened.settings.now().optional_text("broker.rack"),
+        _endpoints(listeners),
+    )
+    opened.settings.serve_as(registered.incarnation.broker_id)
+    progress = ReportedProgress()
+    fence = OwnFence(metadata, registered.incarnation)
+    lease = LeaseKeeper(
+        environment.store,
+        environment.clock,
+        environment.entropy,
+        metadata,
+        registered.incarnation,
+        options.process,
+        registered.started_at,
+        progress.now,
+    )
+    return Membership(
+        metadata,
+        ViewRenewal(metadata, environment.clock),
+        registered.incarnation,
+        lease,
+        fence,
+        progress,
+        listeners,
+        environment.clock,
+    )
+
+
+def _endpoints(listeners: Sequence[BoundListener]) -> tuple[Endpoint, ...]:
+    """What the metadata log tells of the listeners: nothing of a lone PLAINTEXT."""
+    if [each.name for each in listeners] == [PLAIN_LISTENER]:
+        return ()
+    return tuple([Endpoint(each.name, each.protocol.value, *each.advertised) for each in listeners])
+
+
+def keep_membership(
+    membership: Membership, metrics: BrokerMetrics, tasks: asyncio.TaskGroup
+) -> tuple[asyncio.Task[Any], ...]:
+    """The tasks that keep the incarnation registered, from its registration on."""
+    metadata = membership.metadata
+    _register_membership_gauges(membership, metrics)
+    return (
+        tasks.create_task(membership.lease.run()),
+        tasks.create_task(membership.fence.run()),
+        tasks.create_task(metadata.follow(metadata.settings.heartbeat_interval_ms)),
+        tasks.create_task(membership.renewal.run()),
+    )
+
+
+def _register_membership_gauges(membership: Membership, metrics: BrokerMetrics) -> None:
+    metadata, lease = membership.metadata, membership.lease
+    metrics.gauge(
+        LEASE_RENEWED,
+        "When the broker last renewed its lease.",
+        lambda: None if lease.renewed_ms is None else lease.renewed_ms / 1000,
+    )
+    metrics.gauge(
+        METADATA_READ,
+        "When the broker last read the metadata log to its end, where it would find its fence.",
+        lambda: None if metadata.read_ms is None else metadata.read_ms / 1000,
+    )
+    metrics.gauge(
+        TAKEOVERS_WAITING,
+        "Fenced brokers whose partitions no other one has taken over yet.",
+        lambda: len(metadata.state.fenced_not_retired()),
+    )
+
+
+async def take_over(opened: OpenedCluster, membership: Membership) -> None:
+    """Step 4."""
+    environment = opened.environment
+    await take_over_fenced(
+        opened.metadata,
+        environment.store,
+        environment.clock,
+        environment.entropy,
+        membership.incarnation,
+        opened.settings.now().integer("wal.uploads.in.flight.max"),
+        spread,
+    )

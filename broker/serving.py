@@ -24,13 +24,12 @@ from tidelog.broker.handlers.services import (
 from tidelog.broker.membership import Membership
 from tidelog.broker.network.opened_listeners import OpenedListeners
 from tidelog.broker.network.server import KafkaServer
+from tidelog.broker.opened_cluster import OpenedCluster
 from tidelog.broker.ownership.ownership import Ownership
 from tidelog.broker.quotas.connection_rates import AcceptRates
 from tidelog.broker.read.fetch_session import FetchSessions
 from tidelog.broker.running import Coordination, Fairness, Reads, TopicTables
 from tidelog.broker.settings.live import LiveSettings
-from tidelog.broker.telemetry.limits_met import LimitsMet
-from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.broker.topics.topic_creation import AutoCreations
 from tidelog.coordinator.cluster.log.leases import read_lease
 
@@ -38,11 +37,7 @@ FETCH_SESSION_ID_MAX = 2**31 - 1
 
 
 def new_services(
-    environment: BrokerEnvironment,
-    live: LiveSettings,
-    metrics: BrokerMetrics,
-    limits: LimitsMet,
-    fairness: Fairness,
+    opened: OpenedCluster,
     membership: Membership,
     writes: WritePath,
     reads: Reads,
@@ -51,77 +46,104 @@ def new_services(
     ownership: Ownership,
 ) -> Services:
     """The services of each group of handlers."""
-    turns, entropy = fairness.turns, environment.entropy
-    metadata, incarnation = membership.metadata, membership.incarnation
-    cluster = ClusterServices(
-        live,
-        turns,
+    return Services(
+        opened.settings,
+        opened.metrics,
+        opened.environment.clock,
+        writes.durable,
+        _cluster_services(opened, membership, writes, tables, ownership),
+        _data_services(opened, membership, writes, reads, tables, coordination),
+        GroupServices(
+            opened.settings,
+            opened.fairness.turns,
+            opened.metadata,
+            membership.renewal,
+            membership.incarnation,
+            opened.environment.entropy,
+            coordination.coordinators,
+        ),
+        _transaction_services(opened, membership, writes, coordination),
+        Sessions(),
+    )
+
+
+def _cluster_services(
+    opened: OpenedCluster,
+    membership: Membership,
+    writes: WritePath,
+    tables: TopicTables,
+    ownership: Ownership,
+) -> ClusterServices:
+    environment, metadata = opened.environment, opened.metadata
+    return ClusterServices(
+        opened.settings,
+        opened.fairness.turns,
         metadata,
         membership.renewal,
-        incarnation,
-        entropy,
+        membership.incarnation,
+        environment.entropy,
         membership.listeners,
         environment.store,
         writes.partitions,
         tables.tables,
         ownership.moves,
         ownership.rebalances,
-        limits,
+        opened.limits,
         AutoCreations(),
         environment.clock,
-        open_authorizer(live.now(), lambda: metadata.state.acls),
-        fairness.quotas,
+        open_authorizer(opened.settings.now(), lambda: metadata.state.acls),
+        opened.fairness.quotas,
         partial(read_lease, environment.store),
         ownership.watcher.take_over,
     )
-    data = DataServices(
-        live,
-        turns,
+
+
+def _data_services(
+    opened: OpenedCluster,
+    membership: Membership,
+    writes: WritePath,
+    reads: Reads,
+    tables: TopicTables,
+    coordination: Coordination,
+) -> DataServices:
+    return DataServices(
+        opened.settings,
+        opened.fairness.turns,
         writes.partitions,
         writes.appender,
         coordination.adopter,
         coordination.admissions,
         writes.wal,
         reads.fetcher,
-        _fetch_sessions(environment, live),
+        _fetch_sessions(opened.environment, opened.settings),
         reads.offset_lookup,
         reads.faults,
         tables.roller,
-        metrics,
-        fairness.quotas,
-        environment.clock,
+        opened.metrics,
+        opened.fairness.quotas,
+        opened.environment.clock,
         membership.may_serve_reads,
         membership.renewal,
-        live.now().optional_text("broker.rack"),
+        opened.settings.now().optional_text("broker.rack"),
     )
-    coordinators = coordination.coordinators
-    groups = GroupServices(
-        live, turns, metadata, membership.renewal, incarnation, entropy, coordinators
-    )
-    transactions = TransactionServices(
-        live,
-        turns,
-        metadata,
+
+
+def _transaction_services(
+    opened: OpenedCluster, membership: Membership, writes: WritePath, coordination: Coordination
+) -> TransactionServices:
+    return TransactionServices(
+        opened.settings,
+        opened.fairness.turns,
+        opened.metadata,
         membership.renewal,
-        incarnation,
-        entropy,
-        coordinators,
+        membership.incarnation,
+        opened.environment.entropy,
+        coordination.coordinators,
         coordination.admissions,
         coordination.producer_ids,
         writes.partitions,
         writes.wal,
         membership.may_serve_reads,
-    )
-    return Services(
-        live,
-        metrics,
-        environment.clock,
-        writes.durable,
-        cluster,
-        data,
-        groups,
-        transactions,
-        Sessions(),
     )
 
 

@@ -1,12 +1,7 @@
 """The start of a broker incarnation, and the effects of a death in each step.
 
-`opened_cluster` does steps 1 and 2.
+`opened_cluster` does steps 1 to 4.
 
-3. Register (B1) in the entry that fences the previous incarnation of this id, once that is dead;
-   fence other brokers whose processes have certainly ended. A death leaves a registered incarnation
-   without a WAL; the other brokers and the next start fence it like any other.
-4. Take over each fenced incarnation that is not retired (C4): seal its WAL, retire it. Any broker
-   may repeat each step.
 5. Recover the owned partitions from their bases (C5, C6; `partition_recovery`). This only reads.
 6. Serve. The first write to a partition is its image (C2).
 
@@ -16,10 +11,9 @@ A step that fails ends the start; the caller's exit stack and task group undo th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidelog.broker.append.adopter import Adopter
 from tidelog.broker.append.write_path import WritePath, open_write_path
@@ -28,8 +22,8 @@ from tidelog.broker.coordinate.coordinators import Coordinators
 from tidelog.broker.coordinate.transaction_admission import Admissions
 from tidelog.broker.health import Health
 from tidelog.broker.maintenance import Maintenance, expire_producers, new_maintenance
-from tidelog.broker.membership import Membership, ReportedProgress
-from tidelog.broker.opened_cluster import OpenedCluster
+from tidelog.broker.membership import Membership
+from tidelog.broker.opened_cluster import OpenedCluster, join, keep_membership, take_over
 from tidelog.broker.ownership.ownership import Ownership, new_ownership
 from tidelog.broker.ownership.partition_recovery import PartitionRecovery
 from tidelog.broker.partitions.partitions import PartitionRegistry
@@ -42,32 +36,27 @@ from tidelog.broker.running import (
     TopicTables,
 )
 from tidelog.broker.serving import new_server, new_services
-from tidelog.broker.settings.listeners import BoundListener
-from tidelog.broker.settings.live import LiveSettings
 from tidelog.broker.telemetry.families import CountsCollector, UnservedCollector
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.broker.telemetry.metrics import (
     LARGE_BATCHES_WAITING,
-    LEASE_RENEWED,
     MARKERS_UNWRITTEN,
-    METADATA_READ,
     PARTITIONS_OPENING,
-    TAKEOVERS_WAITING,
-    BrokerMetrics,
 )
-from tidelog.clock import Clock
-from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
-from tidelog.coordinator.cluster.membership.assignment import spread
-from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
 from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
-from tidelog.coordinator.cluster.membership.registration import register
-from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
-from tidelog.coordinator.cluster.records.records import ConfigsChanged, Endpoint, Record
-from tidelog.coordinator.cluster.state.incarnations import PLAIN_LISTENER
+from tidelog.coordinator.cluster.records.records import ConfigsChanged, Record
 from tidelog.identifiers import TopicPartition
 from tidelog.wal.log.image import PartitionImage
 
-logger = logging.getLogger(__name__)
+
+class _DataPath(NamedTuple):
+    """The parts that read and write partitions."""
+
+    table_path: TablePath
+    reads: Reads
+    recovery: PartitionRecovery
+    writes: WritePath
+    tables: TopicTables
 
 
 async def startup(
@@ -78,14 +67,55 @@ async def startup(
     `tasks` gets the broker's tasks; some of them run during the start already. `closing` closes the
     open parts after the tasks have ended.
     """
-    environment, settings, metrics = opened.environment, opened.settings, opened.metrics
-    membership = await _join(opened)
-    keeping = _keep_membership(membership, metrics, tasks)
-    await _take_over(opened, membership)
+    membership = await join(opened)
+    keeping = keep_membership(membership, opened.metrics, tasks)
+    await take_over(opened, membership)
+    path = _data_path(opened, membership)
+    peers = _open_peers(opened, membership, closing)
+    coordination = _coordinate(opened, membership, path.writes, path.recovery, peers)
+    ownership = _own(opened, membership, path, coordination, peers, closing)
+    health = _health(opened, membership, path, coordination)
+    maintenance = await _recover(opened, path)
+    services = new_services(
+        opened, membership, path.writes, path.reads, path.tables, coordination, ownership
+    )
+    server = new_server(services, path.writes.appender, opened.fairness, opened.listeners)
+    closing.push_async_callback(server.abort)
+    keeping = (*keeping, *_watch_keys(opened, tasks))
+    running = RunningBroker(
+        opened.environment,
+        opened.settings,
+        opened.metrics,
+        membership,
+        ownership,
+        path.writes,
+        path.reads,
+        path.tables,
+        coordination,
+        maintenance,
+        health,
+        services,
+        server,
+        opened.listeners,
+        _begin(opened, tasks, keeping, path, ownership, coordination, maintenance),
+    )
+    await server.start()
+    return running
+
+
+def _watch_keys(opened: OpenedCluster, tasks: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
+    """The tasks that take new certificates and new keys of tokens' issuers."""
+    interval_ms = opened.settings.now().integer("ssl.files.check.interval.ms")
+    watch = opened.listeners.watch_certificates(opened.environment.clock, interval_ms)
+    keys = [tasks.create_task(each.run()) for each in opened.listeners.keys]
+    return [tasks.create_task(watch), *keys]
+
+
+def _data_path(opened: OpenedCluster, membership: Membership) -> _DataPath:
     partitions = PartitionRegistry(
         membership.incarnation.epoch,
         membership.state,
-        settings.append_limits,
+        opened.settings.append_limits,
         membership.renewal.request,
     )
     table_path = _table_path(opened, membership, partitions)
@@ -98,178 +128,7 @@ async def startup(
         table_path.roller,
         table_path.cleaner(writes.appender),
     )
-    peers = _open_peers(opened, membership, closing)
-    coordination = _coordinate(opened, membership, writes, recovery, peers)
-    ownership = new_ownership(
-        environment,
-        settings.now,
-        membership,
-        writes,
-        recovery,
-        coordination.coordinators,
-        peers,
-        opened.listeners.between_brokers.client,
-    )
-    closing.push_async_callback(ownership.giving.close)
-    health = _health(opened, membership, writes, coordination, table_path, reads)
-    maintenance = new_maintenance(
-        environment,
-        opened.metadata,
-        writes,
-        opened.reads.log,
-        settings.now(),
-        metrics.registry,
-    )
-    recovery.subscribe(maintenance.inherited.add)
-    await recovery.recover_given()
-    services = new_services(
-        environment,
-        settings,
-        metrics,
-        opened.limits,
-        opened.fairness,
-        membership,
-        writes,
-        reads,
-        tables,
-        coordination,
-        ownership,
-    )
-    server = new_server(services, writes.appender, opened.fairness, opened.listeners)
-    closing.push_async_callback(server.abort)
-    running = RunningBroker(
-        environment,
-        settings,
-        metrics,
-        membership,
-        ownership,
-        writes,
-        reads,
-        tables,
-        coordination,
-        maintenance,
-        health,
-        services,
-        server,
-        opened.listeners,
-        _begin(
-            tasks,
-            (*keeping, *_watch_keys(opened, tasks)),
-            environment.clock,
-            settings,
-            ownership,
-            table_path,
-            writes,
-            tables,
-            coordination,
-            maintenance,
-        ),
-    )
-    await server.start()
-    return running
-
-
-async def _join(opened: OpenedCluster) -> Membership:
-    """Step 3: register the incarnation."""
-    environment, metadata, options = opened.environment, opened.metadata, opened.options
-    listeners = tuple([each.bound for each in opened.listeners.addresses])
-    between = next(each for each in listeners if each.name == opened.listeners.inter_broker)
-    registered = await register(
-        metadata,
-        environment.store,
-        environment.clock,
-        options.broker_id,
-        between.advertised,
-        options.process,
-        options.is_running,
-        opened.settings.now().optional_text("broker.rack"),
-        _endpoints(listeners),
-    )
-    opened.settings.serve_as(registered.incarnation.broker_id)
-    progress = ReportedProgress()
-    fence = OwnFence(metadata, registered.incarnation)
-    lease = LeaseKeeper(
-        environment.store,
-        environment.clock,
-        environment.entropy,
-        metadata,
-        registered.incarnation,
-        options.process,
-        registered.started_at,
-        progress.now,
-    )
-    return Membership(
-        metadata,
-        ViewRenewal(metadata, environment.clock),
-        registered.incarnation,
-        lease,
-        fence,
-        progress,
-        listeners,
-        environment.clock,
-    )
-
-
-def _endpoints(listeners: Sequence[BoundListener]) -> tuple[Endpoint, ...]:
-    """What the metadata log tells of the listeners: nothing of a lone PLAINTEXT."""
-    if [each.name for each in listeners] == [PLAIN_LISTENER]:
-        return ()
-    return tuple([Endpoint(each.name, each.protocol.value, *each.advertised) for each in listeners])
-
-
-def _keep_membership(
-    membership: Membership, metrics: BrokerMetrics, tasks: asyncio.TaskGroup
-) -> tuple[asyncio.Task[Any], ...]:
-    """The tasks that keep the incarnation registered, from its registration on."""
-    metadata = membership.metadata
-    _tell_of_membership(membership, metrics)
-    return (
-        tasks.create_task(membership.lease.run()),
-        tasks.create_task(membership.fence.run()),
-        tasks.create_task(metadata.follow(metadata.settings.heartbeat_interval_ms)),
-        tasks.create_task(membership.renewal.run()),
-    )
-
-
-def _tell_of_membership(membership: Membership, metrics: BrokerMetrics) -> None:
-    metadata, lease = membership.metadata, membership.lease
-    metrics.gauge(
-        LEASE_RENEWED,
-        "When the broker last renewed its lease.",
-        lambda: None if lease.renewed_ms is None else lease.renewed_ms / 1000,
-    )
-    metrics.gauge(
-        METADATA_READ,
-        "When the broker last read the metadata log to its end, where it would find its fence.",
-        lambda: None if metadata.read_ms is None else metadata.read_ms / 1000,
-    )
-    metrics.gauge(
-        TAKEOVERS_WAITING,
-        "Fenced brokers whose partitions no other one has taken over yet.",
-        lambda: len(metadata.state.fenced_not_retired()),
-    )
-
-
-def _watch_keys(opened: OpenedCluster, tasks: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
-    """The tasks that take new certificates and new keys of tokens' issuers."""
-    interval_ms = opened.settings.now().integer("ssl.files.check.interval.ms")
-    watch = opened.listeners.watch_certificates(opened.environment.clock, interval_ms)
-    keys = [tasks.create_task(each.run()) for each in opened.listeners.keys]
-    return [tasks.create_task(watch), *keys]
-
-
-async def _take_over(opened: OpenedCluster, membership: Membership) -> None:
-    """Step 4."""
-    environment = opened.environment
-    await take_over_fenced(
-        opened.metadata,
-        environment.store,
-        environment.clock,
-        environment.entropy,
-        membership.incarnation,
-        opened.settings.now().integer("wal.uploads.in.flight.max"),
-        spread,
-    )
+    return _DataPath(table_path, reads, recovery, writes, tables)
 
 
 def _table_path(
@@ -309,16 +168,16 @@ def _write_path(
 
 
 def _health(
-    opened: OpenedCluster,
-    membership: Membership,
-    writes: WritePath,
-    coordination: Coordination,
-    table_path: TablePath,
-    reads: Reads,
+    opened: OpenedCluster, membership: Membership, path: _DataPath, coordination: Coordination
 ) -> Health:
     """The broker's health, with its metrics."""
+    writes = path.writes
     health = Health(
-        membership, writes.partitions, coordination.coordinators, table_path.roller, reads.faults
+        membership,
+        writes.partitions,
+        coordination.coordinators,
+        path.tables.roller,
+        path.reads.faults,
     )
     opened.metrics.registry.register(UnservedCollector(health.unserved))
     opened.metrics.gauge(
@@ -348,7 +207,7 @@ def _recovery(
     partitions: PartitionRegistry,
     table_path: TablePath,
 ) -> PartitionRecovery:
-    """Step 5. Applies all later records of the metadata log to the broker's parts."""
+    """Applies all later records of the metadata log to the broker's parts."""
     metadata, metrics = opened.metadata, opened.metrics
     recovery = PartitionRecovery(
         opened.environment, metadata, membership.incarnation, partitions, table_path.recovered
@@ -436,25 +295,61 @@ def _coordinate(
     )
     # After the partitions' subscription: a coordinator needs its partitions to be there.
     opened.metadata.subscribe(lambda _, records: coordinators.follow(records))
-    recovery.subscribe(lambda _: coordinators.keep_in_step())
+    recovery.subscribe(lambda _: coordinators.follow_leadership())
     producer_ids = ProducerIds(opened.metadata, membership.incarnation)
     return Coordination(coordinators, admissions, adopter, producer_ids)
 
 
+def _own(
+    opened: OpenedCluster,
+    membership: Membership,
+    path: _DataPath,
+    coordination: Coordination,
+    peers: Peers,
+    closing: AsyncExitStack,
+) -> Ownership:
+    """What gives partitions to other brokers, and watches them."""
+    ownership = new_ownership(
+        opened.environment,
+        opened.settings.now,
+        membership,
+        path.writes,
+        path.recovery,
+        coordination.coordinators,
+        peers,
+        opened.listeners.between_brokers.client,
+    )
+    closing.push_async_callback(ownership.giving.close)
+    return ownership
+
+
+async def _recover(opened: OpenedCluster, path: _DataPath) -> Maintenance:
+    """Step 5. Maintenance opens the partitions that it recovers."""
+    maintenance = new_maintenance(
+        opened.environment,
+        opened.metadata,
+        path.writes,
+        opened.reads.log,
+        opened.settings.now(),
+        opened.metrics.registry,
+    )
+    path.recovery.subscribe(maintenance.inherited.add)
+    await path.recovery.recover_given()
+    return maintenance
+
+
 def _begin(
+    opened: OpenedCluster,
     tasks: asyncio.TaskGroup,
     keeping: tuple[asyncio.Task[Any], ...],
-    clock: Clock,
-    settings: LiveSettings,
+    path: _DataPath,
     ownership: Ownership,
-    table_path: TablePath,
-    writes: WritePath,
-    tables: TopicTables,
     coordination: Coordination,
     maintenance: Maintenance,
 ) -> RunningTasks:
     """Step 6 without the connections. `keeping`: the tasks that run already."""
     begin = tasks.create_task
+    writes, tables = path.writes, path.tables
     wal = begin(writes.wal.run())
     appending = (
         begin(writes.appender.run()),
@@ -470,8 +365,10 @@ def _begin(
         begin(writes.tenure_reports.run()),
         begin(coordination.coordinators.run()),
         begin(tables.tables.run()),
-        begin(table_path.roll()),
+        begin(path.table_path.roll()),
         begin(tables.cleaner.run()),
-        begin(expire_producers(clock, settings, writes.partitions.producers)),
+        begin(
+            expire_producers(opened.environment.clock, opened.settings, writes.partitions.producers)
+        ),
     )
     return RunningTasks(appending, wal, (*keeping, *background))

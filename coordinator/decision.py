@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, NamedTuple, NewType, TypeVar
+from typing import Generic, NamedTuple, NewType, TypeVar
+
+from tidelog.protocol.error_codes import ErrorCode
 
 Token = NewType("Token", int)
 """Identifies a request until its single answer."""
@@ -39,12 +41,10 @@ class BatchProducer(NamedTuple):
     """The transaction's ordinal (rule H1)."""
 
 
-ID_LENGTH_MAX: Final = "id.length.max"
-
-
 class LimitMet(NamedTuple):
-    """A request was refused because of a limit."""
+    """A request is refused because of a limit, which has the name of its setting."""
 
+    error: ErrorCode
     setting: str
     why: str
 
@@ -87,9 +87,10 @@ class Turn(Generic[RecordT, ReplyT]):
         """Answer a request without waiting until the records are durable."""
         self.replies_when_appended.append((token, reply))
 
-    def meet(self, setting: str, why: str) -> None:
-        """Note that a request is refused because of a limit."""
-        self.limits.append(LimitMet(setting, why))
+    def refuse(self, limit: LimitMet) -> ErrorCode:
+        """The error for a request that meets a limit. The limit is in the decision."""
+        self.limits.append(limit)
+        return limit.error
 
     def decision(self) -> Decision[RecordT, ReplyT]:
         return Decision(

@@ -14,7 +14,7 @@ RecordT = TypeVar("RecordT")
 
 
 class LoggedRecord(NamedTuple):
-    """A record as the log has it."""
+    """A record of the log, with its producer."""
 
     key: bytes | None
     value: bytes | None

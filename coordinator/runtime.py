@@ -23,14 +23,14 @@ from tidelog.clock import Clock
 from tidelog.coordinator.decision import BatchProducer, Decision, Now, Token
 from tidelog.coordinator.log_codec import Codec, decode_log
 from tidelog.coordinator.snapshots import Captured, SnapshottedLog, Snapshotter, StateSnapshots
-from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat, to_keep
+from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat, without_frames
 from tidelog.identifiers import Slot
-from tidelog.offload import Offload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.buffers import Buffer
 from tidelog.records.records import NewRecord
 from tidelog.storage.object_store import StoreError
 from tidelog.wal.log.producer_state import AppendRefused
+from tidelog.workers.offload import Offload
 
 logger = logging.getLogger(__name__)
 
@@ -262,7 +262,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
                     "a coordinator's state cannot be read; it answers COORDINATOR_NOT_AVAILABLE",
                     extra={"partition": self.name, "key": key, "why": str(error)},
                 )
-                self._fault = to_keep(error)
+                self._fault = without_frames(error)
                 if self._state is RuntimeState.LOADING:
                     self._state = RuntimeState.CORRUPT
             else:

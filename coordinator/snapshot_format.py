@@ -170,7 +170,7 @@ class SnapshotDecoder(Generic[RecordT]):
         expected |= _named({"rows": str(self.rows)})
         for name, value in expected.items():
             if fields.get(name) != value:
-                raise CorruptObject(key, f"it says {name} {fields.get(name)!r}, not {value!r}")
+                raise CorruptObject(key, f"its {name} is {fields.get(name)!r}, not {value!r}")
         if origin.key(self.position.next_offset) != key:
             raise CorruptObject(key, f"it holds the state at offset {self.position.next_offset}")
         self._lacking = table.added.difference(self._file.schema_arrow.names)

@@ -32,7 +32,6 @@ from tidelog.counts import counter, timestamp
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.errors import MissingObject, TidelogError
 from tidelog.identifiers import LeaderEpoch, Slot
-from tidelog.offload import Offload
 from tidelog.storage.object_store import (
     Buffer,
     IfAbsent,
@@ -43,6 +42,7 @@ from tidelog.storage.object_store import (
     StoreError,
 )
 from tidelog.storage.superseded import retry_if_superseded
+from tidelog.workers.offload import Offload
 
 logger = logging.getLogger(__name__)
 

@@ -88,11 +88,11 @@ def dev(
         place.mkdir(parents=True, exist_ok=True)
         url = _start_store(kind, place, stack)
         running: list[BrokerProcess] = []
-        stack.enter_context(_ended_politely(running))
+        stack.enter_context(_stopped_at_exit(running))
         for broker_id, listened in enumerate(ports):
             broker = _start_broker(broker_id, listened, url, place, assignments)
             running.append(stack.enter_context(broker))
-        _tell(running, url, place)
+        _print_addresses(running, url, place)
         if console:
             _prompt(running, url)
         else:
@@ -140,7 +140,7 @@ def _start_broker(
 
 
 @contextlib.contextmanager
-def _ended_politely(running: list[BrokerProcess]) -> Iterator[None]:
+def _stopped_at_exit(running: list[BrokerProcess]) -> Iterator[None]:
     """Brokers that run at the end are stopped; all of them get the signal at once."""
     try:
         yield
@@ -153,7 +153,7 @@ def _ended_politely(running: list[BrokerProcess]) -> Iterator[None]:
             broker.stop()
 
 
-def _tell(running: list[BrokerProcess], url: str, folder: Path) -> None:
+def _print_addresses(running: list[BrokerProcess], url: str, folder: Path) -> None:
     bootstrap = _bootstrap(running)
     for broker in running:
         click.echo(

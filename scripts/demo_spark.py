@@ -19,13 +19,13 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from scripts.demo import COMPLETE, TOPICS, source_path, source_rows
-from scripts.demo_spark_changes import FLIGHTS, changes_of
-from scripts.demo_spark_checks import Pipelined, read_board
-from scripts.demo_spark_checks import report as report_pipelined
-from scripts.demo_spark_pipeline import Pipeline
-from scripts.demo_spark_session import open_session
-from scripts.demo_spark_tables import ask_all, source_table
-from scripts.demo_spark_tables import report as report_answers
+from scripts.spark_demo.changes import FLIGHTS, changes_of
+from scripts.spark_demo.checks import Pipelined, read_board
+from scripts.spark_demo.checks import report as report_pipelined
+from scripts.spark_demo.pipeline import Pipeline
+from scripts.spark_demo.session import open_session
+from scripts.spark_demo.tables import ask_all, source_table
+from scripts.spark_demo.tables import report as report_answers
 from scripts.tools import MissingTool, require
 from tidelog.localstack.broker_process import BrokerProcess
 

@@ -56,7 +56,7 @@ class Outcome:
         )
 
 
-def last_words(output: str) -> str:
+def summary_lines(output: str) -> str:
     """pytest's summaries, without their frames, and the last line if it differs."""
     lines = [ESCAPES.sub("", line).strip() for line in output.splitlines()]
     said = [line for line in lines if re.search(r"\w", line) and not line.startswith("make:")]
@@ -88,7 +88,7 @@ def run(target: str) -> Outcome:
             print(line, end="", flush=True)
             output.append(line)
     seconds = time.monotonic() - begun
-    return Outcome(target, process.returncode, seconds, last_words("".join(output)))
+    return Outcome(target, process.returncode, seconds, summary_lines("".join(output)))
 
 
 def git(*arguments: str) -> str:

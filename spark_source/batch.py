@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.spark_source.columns import BatchMaker, check_schema, row_columns
-from tidelog.spark_source.options import ReadOptions
+from tidelog.spark_source.options.options import ReadOptions
 from tidelog.spark_source.plain_errors import plain_errors
 from tidelog.spark_source.planning import Piece, described, plan
 from tidelog.spark_source.ranges import Snapshot, available, batch_ranges

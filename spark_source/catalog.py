@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.columns import default_columns
-from tidelog.spark_source.option_names import PROVIDER, is_table, lowered
+from tidelog.spark_source.options.option_names import PROVIDER, is_table, lowered
 
 _METADATA: Final = "tidelog.options"
 _OPTION: Final = "option."

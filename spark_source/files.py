@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.errors import InvalidConfiguration
+from tidelog.spark_source.options.store_address import store_url_of
 from tidelog.spark_source.session import Session
-from tidelog.spark_source.store_address import store_url_of
 from tidelog.storage.segment.segment import table_prefix
 from tidelog.storage.stores.s3.s3_address import parse_s3_url
 

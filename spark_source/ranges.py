@@ -10,7 +10,7 @@ from tidelog.coordinator.cluster.records.topics import Topic
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import InvalidConfiguration, TidelogError
 from tidelog.identifiers import TopicPartition, TransactionName
-from tidelog.spark_source.options import (
+from tidelog.spark_source.options.options import (
     EARLIEST,
     LATEST,
     Assigned,

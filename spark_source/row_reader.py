@@ -58,7 +58,7 @@ class RowReader:
                 return
             except MissingObject as missing:
                 looks.missed(missing)
-            piece = await self._look_again(piece, position)
+            piece = await self._read_again(piece, position)
 
     async def _read(self, piece: Piece) -> AsyncIterator[pa.RecordBatch]:
         wanted = piece.range
@@ -92,7 +92,7 @@ class RowReader:
     def _start(self, piece: Piece, segment: Segment) -> asyncio.Task[_Opened]:
         return asyncio.create_task(_open(self._bucket, piece, segment))
 
-    async def _look_again(self, piece: Piece, position: int) -> Piece:
+    async def _read_again(self, piece: Piece, position: int) -> Piece:
         limits = piece.range.limits
         await self._bucket.refresh()
         found = await self._bucket.view_partitions([limits.partition])

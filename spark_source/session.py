@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.clock import Clock, SystemClock
 from tidelog.entropy import SystemEntropy
-from tidelog.offload import InlineOffload, Offload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.location import open_reader
 from tidelog.storage.stores.metered import StoreStatistics
+from tidelog.workers.offload import InlineOffload, Offload
 
 T = TypeVar("T")
 

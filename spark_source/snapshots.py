@@ -10,7 +10,7 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.reading import BucketView
 from tidelog.concurrency import read_all
 from tidelog.identifiers import TopicPartition
-from tidelog.spark_source.options import Bound, Offsets, ReadOptions, Timestamps
+from tidelog.spark_source.options.options import Bound, Offsets, ReadOptions, Timestamps
 from tidelog.spark_source.ranges import (
     ReadableOffsets,
     Snapshot,

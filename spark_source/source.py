@@ -15,13 +15,13 @@ from pyspark.sql.types import StructType
 
 from tidelog.spark_source.catalog import created_options, table_schema, with_table_options
 from tidelog.spark_source.columns import default_schema
-from tidelog.spark_source.options import ReadOptions, is_read, parse_read_options
+from tidelog.spark_source.options.options import ReadOptions, is_read, parse_read_options
+from tidelog.spark_source.options.store_address import has_store, store_url_of
 from tidelog.spark_source.plain_errors import plain_errors
 from tidelog.spark_source.ranges import Snapshot
 from tidelog.spark_source.session import Session
 from tidelog.spark_source.sink.sink_options import WriteOptions, check_columns, parse_write_options
 from tidelog.spark_source.snapshots import take_snapshot
-from tidelog.spark_source.store_address import has_store, store_url_of
 
 if TYPE_CHECKING:
     from tidelog.spark_source.batch import BatchReader

@@ -18,9 +18,9 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.states import GROUPS, TRANSACTIONS, groups, transactions
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.columns import BATCH_ROWS
+from tidelog.spark_source.options.store_address import only_store_url_of
 from tidelog.spark_source.plain_errors import plain_errors
 from tidelog.spark_source.session import Session
-from tidelog.spark_source.store_address import only_store_url_of
 
 END_OFFSET: Final = pa.field("end_offset", pa.int64())
 LAG: Final = pa.field("lag", pa.int64())

@@ -31,10 +31,10 @@ from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.spark_source.columns import Column as SourceColumn
 from tidelog.spark_source.columns import default_columns, default_schema
 from tidelog.spark_source.files import SEGMENT_SCHEMA, hadoop_path, named, s3a_options
-from tidelog.spark_source.options import Subscribed
+from tidelog.spark_source.options.options import Subscribed
+from tidelog.spark_source.options.store_address import store_url_of
 from tidelog.spark_source.ranges import chosen_topics
 from tidelog.spark_source.session import Session
-from tidelog.spark_source.store_address import store_url_of
 from tidelog.storage.segment.segment import Segment, table_prefix
 
 

@@ -22,7 +22,7 @@ class Sightings(Generic[K]):
         """Record the objects of a listing that was requested at the monotonic time `now`."""
         self._since = {each: self._since.get(each, now) for each in present}
 
-    def saw(self, one: K, now: float) -> None:
+    def record(self, one: K, now: float) -> None:
         """Record an object that this process has just put."""
         self._since.setdefault(one, now)
 

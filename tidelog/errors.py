@@ -61,7 +61,7 @@ def some_of(names: Sequence[str], shown_max: int = NAMES_SHOWN) -> str:
     return shown if others <= 0 else f"{shown} and {others} more"
 
 
-def to_keep(error: E) -> E:
+def without_frames(error: E) -> E:
     """The error without traceback frames, for errors that are kept or raised again.
 
     Its causes lose theirs too. Frames keep local variables alive, perhaps megabytes of a segment.

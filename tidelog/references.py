@@ -27,7 +27,7 @@ def resolved(text: str, environment: Mapping[str, str] = os.environ) -> str:
 
     Raises InvalidConfiguration, which names the reference and repeats no value.
     """
-    return _REFERENCE.sub(lambda found: _referred(found[1], found[2], environment), text)
+    return _REFERENCE.sub(lambda found: _resolve(found[1], found[2], environment), text)
 
 
 def resolved_values(
@@ -45,7 +45,7 @@ def read_properties(path: Path, environment: Mapping[str, str] = os.environ) -> 
     return resolved_values(_lines(path), environment)
 
 
-def _referred(kind: str, rest: str, environment: Mapping[str, str]) -> str:
+def _resolve(kind: str, rest: str, environment: Mapping[str, str]) -> str:
     if kind == "env":
         if rest not in environment:
             raise InvalidConfiguration(f"${{env:{rest}}}: the environment has no such variable")

@@ -185,7 +185,7 @@ def _begin_tls(
     handshake = factory(host)
     if handshake is None:
         return None
-    task = asyncio.create_task(_shake(connection, handshake))
+    task = asyncio.create_task(_shake_hands(connection, handshake))
     handshake.begun(partial(_end, task))
     return task
 
@@ -194,7 +194,7 @@ def _end(shaking: asyncio.Task[None]) -> None:
     shaking.cancel()
 
 
-async def _shake(connection: socket.socket, handshake: Handshake) -> None:
+async def _shake_hands(connection: socket.socket, handshake: Handshake) -> None:
     try:
         await asyncio.get_running_loop().connect_accepted_socket(
             handshake.protocol,

@@ -40,9 +40,9 @@ from tidelog.coordinator.transaction.transaction import EnlistedPartition, Trans
 from tidelog.crash_points import NO_CRASH_POINTS
 from tidelog.entropy import SystemEntropy
 from tidelog.identifiers import LeaderEpoch, ProducerEpoch, ProducerId, Slot
-from tidelog.offload import ThreadOffload
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.stores.location import open_store
+from tidelog.workers.offload import ThreadOffload
 
 GROUPS = 10_000
 PARTITIONS_OF_A_GROUP = 100

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from benchmarks.broker.throughput import WAL_ALONE
 from benchmarks.cluster.brokers import NODES, ClusterTarget, brokers
 from benchmarks.cluster.traffic import Traffic, percentiles
-from tidelog.client.administration import move_partition
+from tidelog.client.admin.administration import move_partition
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
 from tidelog.coordinator.hashing import partition_for

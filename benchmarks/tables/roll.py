@@ -23,7 +23,7 @@ from benchmarks.harness.targets import (
     scrape,
     tidelog,
 )
-from tidelog.client.flush import flush_topic
+from tidelog.client.admin.flush import flush_topic
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
 from tidelog.network import SocketNetwork

@@ -41,7 +41,6 @@ from tidelog.concurrency import read_all
 from tidelog.coordinator.transaction.wire_errors import error_for
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import Offload
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import TRANSACTIONAL_FLAG, TimestampType
@@ -58,6 +57,7 @@ from tidelog.wal.read.read_plan import windows
 from tidelog.wal.read.verify import verify_staged
 from tidelog.wal.write.staging import read_staged_index
 from tidelog.wal.write.writer import WalClosed, WalLost, WalWriter
+from tidelog.workers.offload import Offload
 
 OBJECTS_MAX = 10_000
 """Staged objects of one partition in a request."""
@@ -215,7 +215,7 @@ class Adopter:
             )
 
         async def look(staged_id: UUID) -> StagedIndex:
-            return await self._look(staged_key(staged_id), wanted.transactional_id)
+            return await self._read_index(staged_key(staged_id), wanted.transactional_id)
 
         found = await read_all(look, staged_ids, self._reads)
         place = partition.log.partition
@@ -239,7 +239,7 @@ class Adopter:
             ]
         return adopted
 
-    async def _look(self, key: str, transactional_id: str) -> StagedIndex:
+    async def _read_index(self, key: str, transactional_id: str) -> StagedIndex:
         """The object's index. Raises _Unfit if its age or purpose forbids an adopt."""
         try:
             age_ms = self._clock.time_ms() - (await self._store.head(key)).modified_ms

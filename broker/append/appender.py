@@ -29,7 +29,6 @@ from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionError
 from tidelog.clock import Clock
 from tidelog.identifiers import Offset, Slot
-from tidelog.offload import Offload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
@@ -43,6 +42,7 @@ from tidelog.records.validate.validation import accept_batches
 from tidelog.wal.log.entries import NO_ORDINAL
 from tidelog.wal.log.producer_state import AppendRefused
 from tidelog.wal.write.writer import Told, WalLost, WalWriter
+from tidelog.workers.offload import Offload
 
 GROUP_BYTES_MAX = 16 * 1024 * 1024
 """Bytes that one call checks together."""

@@ -9,12 +9,12 @@ from tidelog.broker.authentication.identity import LoginIdentity, Malformed, Not
 from tidelog.broker.authentication.mechanisms import Exchange, Mechanisms
 from tidelog.clock import Clock
 from tidelog.errors import Refused
-from tidelog.principal import Principal
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.security.sasl import (
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
 )
+from tidelog.security.principal import Principal
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,8 @@ class LoginAttempt:
         except (Malformed, NotAuthenticated) as refusal:
             await self._terms.clock.sleep(self._terms.failure_delay_seconds)
             response = SaslAuthenticateResponse(
-                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=self._told(refusal)
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+                error_message=self._error_message(refusal),
             )
             why = f"mechanism {self.mechanism}: {_noted(refusal)}"
             return Outcome(response, failed=True, why=why)
@@ -119,7 +120,7 @@ class LoginAttempt:
                 f" {self._before.principal} to {principal}"
             )
 
-    def _told(self, refusal: Refused) -> str:
+    def _error_message(self, refusal: Refused) -> str:
         """Kafka's words. Those of SCRAM tell nothing but a bad form."""
         if isinstance(refusal, Malformed) or self.mechanism in TELLING:
             return str(refusal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidelog.errors import Refused
-from tidelog.principal import Principal
+from tidelog.security.principal import Principal
 
 
 class NotAuthenticated(Refused):

@@ -16,7 +16,7 @@ from tidelog.broker.settings.settings import (
 from tidelog.client.bearer_token import TOKEN_URL, GiveToken, token_file
 from tidelog.client.security import OAUTHBEARER, ClientSecurity, GiveLogin, Login
 from tidelog.errors import InvalidConfiguration
-from tidelog.security_protocol import SecurityProtocol
+from tidelog.security.security_protocol import SecurityProtocol
 
 _MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"
 _LOGIN: Final = "sasl.jaas.config"

@@ -14,9 +14,9 @@ import scramp
 from tidelog.broker.authentication.identity import LoginIdentity, Malformed, NotAuthenticated
 from tidelog.coordinator.cluster.records.credentials import Credentials
 from tidelog.entropy import Entropy
-from tidelog.offload import Offload
-from tidelog.principal import Principal
-from tidelog.scram import ScramMechanism, Verifier
+from tidelog.security.principal import Principal
+from tidelog.security.scram import ScramMechanism, Verifier
+from tidelog.workers.offload import Offload
 
 PLAIN: Final = "PLAIN"
 TOKEN_TEXT_BYTES_MAX: Final = 16 * 1024

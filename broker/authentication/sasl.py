@@ -29,9 +29,9 @@ from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.credentials import Credentials
 from tidelog.entropy import Entropy
 from tidelog.errors import InvalidConfiguration
-from tidelog.offload import Offload
-from tidelog.scram import ScramMechanism
+from tidelog.security.scram import ScramMechanism
 from tidelog.storage.object_store import ObjectStore
+from tidelog.workers.offload import Offload
 
 ENABLED: Final = "sasl.enabled.mechanisms"
 

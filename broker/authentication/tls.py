@@ -19,7 +19,7 @@ from tidelog.broker.authentication.principal_rules import PrincipalRules
 from tidelog.broker.settings.settings import TypedValues
 from tidelog.clock import Clock
 from tidelog.errors import InvalidConfiguration
-from tidelog.principal import ANONYMOUS, Principal
+from tidelog.security.principal import ANONYMOUS, Principal
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from tidelog.broker.authentication.key_set import (
     VerificationKey,
 )
 from tidelog.errors import Refused
-from tidelog.principal import Principal
+from tidelog.security.principal import Principal
 
 GROUPS_MAX: Final = 256
 """Groups of one principal: each decision compares all of them with the rules."""

@@ -7,11 +7,11 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from tidelog.acl_codes import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
 from tidelog.broker.authorization.authorizer import Authorizer
 from tidelog.broker.authorization.decisions import AccessDecision
-from tidelog.principal import Principal
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.security.acl_codes import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
+from tidelog.security.principal import Principal
 
 REFUSALS: Final[Mapping[ResourceType, ErrorCode]] = MappingProxyType(
     {

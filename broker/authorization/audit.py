@@ -10,10 +10,10 @@ import json
 import logging
 from typing import Final
 
-from tidelog.acl_codes import AclOperation, ResourceType, name_of
 from tidelog.broker.authorization.decisions import AccessDecision
 from tidelog.clock import Clock
-from tidelog.principal import Principal
+from tidelog.security.acl_codes import AclOperation, ResourceType, name_of
+from tidelog.security.principal import Principal
 
 logger = logging.getLogger("tidelog.audit")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
-from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.decisions import (
     BY_SUPER_USER,
     AccessDecision,
@@ -15,7 +14,8 @@ from tidelog.broker.authorization.decisions import (
 )
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.coordinator.cluster.state.acl_table import AclTable
-from tidelog.principal import Principal
+from tidelog.security.acl_codes import AclOperation, ResourceType
+from tidelog.security.principal import Principal
 
 REMEMBERED_LENGTH_MAX: Final = 249
 """The longest name of a topic. Clients choose other names of up to 32 KiB, to be forgotten."""

@@ -12,7 +12,9 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tidelog.acl_codes import (
+from tidelog.coordinator.cluster.records.acl_rules import AclRule, ResourcePattern
+from tidelog.coordinator.cluster.state.acl_table import AclTable, RulesByPrincipal
+from tidelog.security.acl_codes import (
     ANY_USER,
     WILDCARD,
     AclOperation,
@@ -20,9 +22,7 @@ from tidelog.acl_codes import (
     PermissionType,
     ResourceType,
 )
-from tidelog.coordinator.cluster.records.acl_rules import AclRule, ResourcePattern
-from tidelog.coordinator.cluster.state.acl_table import AclTable, RulesByPrincipal
-from tidelog.principal import Principal
+from tidelog.security.principal import Principal
 
 _IMPLYING: Final[Mapping[AclOperation, frozenset[AclOperation]]] = MappingProxyType(
     {

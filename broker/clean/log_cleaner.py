@@ -31,7 +31,6 @@ from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import TopicId, TopicPartition
-from tidelog.offload import Offload
 from tidelog.storage.clean.compaction import (
     CompactionPolicy,
     DirtyLog,
@@ -47,6 +46,7 @@ from tidelog.storage.segment.segment import Segment
 from tidelog.storage.table.table_change import PartitionChange
 from tidelog.storage.table.table_log import TableCommitted
 from tidelog.storage.table.table_state import TableState
+from tidelog.workers.offload import Offload
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class LogCleaner:
                 merged = self._to_merge(partition, config, table)
                 if merged:
                     merge = _Job(partition, config, None, merged)
-                elif not _goes_by_time(config):
+                elif not _depends_on_time(config):
                     looked[place] = now
         self._looked = looked
         return dirtiest or merge
@@ -398,7 +398,7 @@ def compaction_policy(config: TopicConfig) -> CompactionPolicy:
     )
 
 
-def _goes_by_time(config: TopicConfig) -> bool:
+def _depends_on_time(config: TopicConfig) -> bool:
     """Whether the passage of time alone may make the log due for compaction."""
     if "compact" not in config.items_of("cleanup.policy"):
         return False

@@ -9,10 +9,10 @@ from tidelog.bucket.object_keys import CHECKPOINT_FOLDER, CheckpointObject, pars
 from tidelog.bucket.reachability import Anchor
 from tidelog.concurrency import read_all
 from tidelog.identifiers import Incarnation, Slot
-from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore
 from tidelog.wal.format.image_codec import Images
 from tidelog.wal.write.checkpoint import checkpoint_key, decode_checkpoint
+from tidelog.workers.offload import Offload
 
 READS_AT_ONCE_MAX = 16
 

@@ -47,7 +47,7 @@ from typing import NamedTuple, NoReturn, Protocol
 from tidelog.broker.collect.anchors import AnchorReader
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter, DueObject
 from tidelog.broker.collect.mark_file import MarkFile
-from tidelog.broker.collect.shares import SharedWork, dead_wals, is_responsible, patience
+from tidelog.broker.collect.shares import SharedWork, dead_wals, is_responsible, passes_to_wait
 from tidelog.broker.collect.staged_batches import Listing, StagedBatches
 from tidelog.broker.collect.survey_file import SURVEY_KEY, SurveyFile
 from tidelog.broker.collect.wal_inventory import LISTED_ONE_BY_ONE_MAX, WalInventory, WalRuns
@@ -80,13 +80,13 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.snapshot_format import STATE_PREFIX
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Epoch, Incarnation, MetadataStamp, Slot
-from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectMeta, ObjectNotFound, ObjectStore, StoreError
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.wal.format.object_format import MERGED_FOLDER, merged_prefix, wal_key, wal_prefix
 from tidelog.wal.log.adoption import object_key
 from tidelog.wal.recover.slot_runs import SlotRun
 from tidelog.wal.write.checkpoint import checkpoint_prefix
+from tidelog.workers.offload import Offload
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class _Share(NamedTuple):
     """The dead incarnations whose WALs it collects."""
     has_others: bool
     """Whether other brokers live."""
-    patience: int
+    passes_to_wait: int
 
     @classmethod
     def of(cls, state: ClusterState, me: Incarnation) -> _Share:
@@ -150,7 +150,7 @@ class _Share(NamedTuple):
             is_responsible(state, me, SharedWork.FOLDERS),
             frozenset(dead_wals(state, me)),
             len(state.live_epochs) > 1,
-            patience(state, me),
+            passes_to_wait(state, me),
         )
 
 
@@ -277,7 +277,7 @@ class Collector:
         if not share.has_folders:
             await self._surveys.look()
             survey = self._surveys.survey
-            if self._surveys.unchanged <= share.patience:
+            if self._surveys.unchanged <= share.passes_to_wait:
                 if survey is None:
                     return None
                 if not await self._cluster.includes(survey.stamp):
@@ -288,7 +288,7 @@ class Collector:
                     )
                     return None
                 return WalReachability(survey, self._cluster.state, self._is_settled)
-        reachability = await self._look(listed)
+        reachability = await self._reachability(listed)
         if reachability is not None and share.has_others:
             await self._surveys.write(reachability.wals.survey)
         return reachability
@@ -352,7 +352,7 @@ class Collector:
         )
         return listed
 
-    async def _look(self, listed: Mapping[str, Listed]) -> Reachability | None:
+    async def _reachability(self, listed: Mapping[str, Listed]) -> Reachability | None:
         """The reachability by which to judge the objects listed before.
 
         None if ownership changes too fast to tell.
@@ -375,7 +375,7 @@ class Collector:
                 )
             staged = _staged(listed)
             adoptable_ms = await self._adoptable_ms(listed, state, anchors, log_ms) if staged else 0
-            over = await self._over(staged, state, anchors, handovers)
+            over = await self._ended_staged(staged, state, anchors, handovers)
             return await self._offload.run(
                 partial(
                     Reachability,
@@ -391,7 +391,7 @@ class Collector:
         logger.info("partitions change owners too fast for a collection; the next one tries again")
         return None
 
-    async def _over(
+    async def _ended_staged(
         self,
         staged: frozenset[str],
         state: ClusterState,

@@ -91,10 +91,10 @@ class Forgetting:
         state = self._log.state
         if not is_responsible(state, self._incarnation, SharedWork.FORGETTING):
             return
-        topics = await _those(state.deleted, self._is_gone)
+        topics = await _first_of(state.deleted, self._is_gone)
         needed = needed_incarnations(state) if state.retired else frozenset()
         passed = (wal for wal in state.retired.values() if wal.incarnation not in needed)
-        wals = await _those(passed, self._only_seal_is_left)
+        wals = await _first_of(passed, self._only_seal_is_left)
         epochs = [wal.incarnation.epoch for wal in wals]
         due = frozenset(self._marks.update(_marks_of(topics, epochs), self._clock.monotonic()))
         due_topics = [each for each in topics if _topic_mark(each) in due]
@@ -137,7 +137,7 @@ def _marks_of(topics: Iterable[TopicId], epochs: Iterable[Epoch]) -> list[str]:
     return [*map(_topic_mark, topics), *map(_epoch_mark, epochs)]
 
 
-async def _those(items: Iterable[T], is_so: Callable[[T], Awaitable[bool]]) -> list[T]:
+async def _first_of(items: Iterable[T], is_so: Callable[[T], Awaitable[bool]]) -> list[T]:
     """The first LOOKED_AT_MAX items for which `is_so` holds."""
     chosen = list(islice(items, LOOKED_AT_MAX))
     answers = await read_all(is_so, chosen, asyncio.Semaphore(LOOKS_AT_ONCE_MAX))

@@ -24,10 +24,10 @@ from tidelog.coordinator.cluster.log.prefix import COLLECTION_PREFIX
 from tidelog.coordinator.cluster.records.documents import decode_document, encode_document
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import BrokerId, Epoch, Incarnation
-from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
 from tidelog.storage.sightings import Sightings
 from tidelog.wal.recover.slot_runs import SlotRun
+from tidelog.workers.offload import Offload
 
 logger = logging.getLogger(__name__)
 

@@ -50,7 +50,6 @@ from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, TidelogError
 from tidelog.identifiers import Incarnation, Slot, TopicPartition
-from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, IfAbsent, ObjectStore, StoreError
 from tidelog.wal.format.merged_object import ExtentRun, MergedObject, MergeSource, assemble_merged
 from tidelog.wal.format.slot_index import SlotIndex
@@ -60,6 +59,7 @@ from tidelog.wal.roll.merge_plan import MergePlan, WalMergeLimits, plan_merge
 from tidelog.wal.roll.pace import Throttle, rate_of
 from tidelog.wal.write.checkpoint import Checkpointer
 from tidelog.wal.write.writer import WalWriter
+from tidelog.workers.offload import Offload
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ class Merger:
         return (
             self._has_merged
             or since >= CHECKPOINT_SLOTS_MIN
-            or (waited and self._checkpointer.has_news)
+            or (waited and self._checkpointer.has_changes)
             or (self._tenure_reports.waiting > 0 and len(self._partitions.checkpointed) > 0)
         )
 
@@ -244,8 +244,8 @@ class Merger:
                 return True
             self._crash_points.hit(CrashPoint.MERGED_STORED)
             # A checkpoint that is under way was taken before: it must not refer to the object.
-            async with self._checkpointer.held_off():
-                slot = self._tell(stored.moved, planned_for)
+            async with self._checkpointer.paused():
+                slot = self._relocate(stored.moved, planned_for)
         finally:
             self.merged.end(slot)
         if slot is not None:
@@ -333,7 +333,7 @@ class Merger:
         async def read_what_is_left() -> None:
             nonlocal is_whole
             for key in left:
-                await self._take_turn(1)
+                await self._wait_for_reads(1)
                 index = await read(key)
                 if isinstance(index, CorruptObject):
                     self._leave_out(index)
@@ -344,7 +344,7 @@ class Merger:
         await all_results(read_what_is_left() for _ in range(INDEXES_AT_ONCE_MAX))
         return indexes if is_whole else None
 
-    async def _take_turn(self, objects: float) -> None:
+    async def _wait_for_reads(self, objects: float) -> None:
         """Wait until this many more objects may be read."""
         now = self._clock.monotonic()
         seconds = self._throttle.seconds_to_wait(now)
@@ -357,7 +357,7 @@ class Merger:
         found: dict[Place, Buffer] = {}
         is_whole = True
         for first in range(0, len(extents), EXTENTS_AT_ONCE):
-            await self._take_turn(EXTENTS_AT_ONCE * EXTENT_OBJECTS)
+            await self._wait_for_reads(EXTENTS_AT_ONCE * EXTENT_OBJECTS)
             loaded = await self._reader.load(extents[first : first + EXTENTS_AT_ONCE])
             for place, outcome in loaded.items():
                 if isinstance(outcome, CorruptObject):
@@ -376,7 +376,7 @@ class Merger:
         self.metrics.failures += 1
         logger.error("a damaged object is not merged", extra={"key": error.key, "why": error.why})
 
-    def _tell(
+    def _relocate(
         self,
         moved: Iterable[tuple[TopicPartition, Extent]],
         planned_for: Mapping[TopicPartition, Partition],

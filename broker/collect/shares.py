@@ -58,7 +58,7 @@ def dead_wals(state: ClusterState, me: Incarnation) -> Iterator[Incarnation]:
     return (owner for owner in owners if is_responsible(state, me, f"wal {owner}"))
 
 
-def patience(state: ClusterState, me: Incarnation) -> int:
+def passes_to_wait(state: ClusterState, me: Incarnation) -> int:
     """For how many passes this incarnation waits for another broker's survey."""
     return min(rank(state, me.broker_id, SharedWork.FOLDERS), PATIENCE_MAX)
 

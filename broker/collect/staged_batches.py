@@ -43,10 +43,10 @@ from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Incarnation, Slot
-from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore
 from tidelog.wal.format.staged_format import StagedFor
 from tidelog.wal.write.staging import read_staged_index
+from tidelog.workers.offload import Offload
 
 logger = logging.getLogger(__name__)
 

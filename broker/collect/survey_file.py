@@ -28,9 +28,9 @@ from tidelog.coordinator.cluster.records.codec import Mismatch, from_json, to_js
 from tidelog.coordinator.cluster.records.documents import decode_document, encode_document
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, MetadataStamp, Slot
-from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
 from tidelog.wal.recover.slot_runs import SlotRun
+from tidelog.workers.offload import Offload
 
 SURVEY_KEY: Final = f"{COLLECTION_PREFIX}survey.json"
 MAGIC: Final = "tidelog.survey"

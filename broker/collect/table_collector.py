@@ -28,11 +28,11 @@ from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Incarnation, TopicId
-from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore, StoreError
 from tidelog.storage.segment.segment import TOPICS_PREFIX
 from tidelog.storage.table.table_log import TableLog
 from tidelog.storage.table.table_state import NO_VERSION
+from tidelog.workers.offload import Offload
 
 logger = logging.getLogger(__name__)
 

@@ -88,7 +88,7 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
     def all(self) -> list[CoordinatorRuntime[CommandT, RecordT, ReplyT]]:
         return [runtime for _, runtime in self._running.values()]
 
-    def keep_in_step(self) -> None:
+    def follow_leadership(self) -> None:
         """Start coordinators of newly led partitions, stop those of partitions that left."""
         wanted = self._led()
         for place, (partition, runtime) in list(self._running.items()):

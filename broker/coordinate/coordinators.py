@@ -22,7 +22,7 @@ from tidelog.broker.settings.group_config import GroupConfig
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.settings.tables.groups import BIDIRECTIONAL, DOWNGRADE, UPGRADE
 from tidelog.broker.telemetry.limits_met import LimitsMet
-from tidelog.coordinator.budget import Budget
+from tidelog.coordinator.budget import ID_LENGTH_MAX, Budget
 from tidelog.coordinator.cluster.membership.zone_use import ZoneUse
 from tidelog.coordinator.cluster.records.records import (
     ConfigScope,
@@ -32,7 +32,7 @@ from tidelog.coordinator.cluster.records.records import (
 )
 from tidelog.coordinator.cluster.records.topics import TopicFate
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.coordinator.decision import ID_LENGTH_MAX, Decision
+from tidelog.coordinator.decision import Decision
 from tidelog.coordinator.group.commands import ForgetTopics, Reply
 from tidelog.coordinator.group.machine import GroupMachine
 from tidelog.coordinator.group.records.log_records import GroupRecord
@@ -152,7 +152,7 @@ class Coordinators:
         )
         # A deletion record names the topic by id only, and the state has forgotten the name.
         self._topic_names = {topic.topic_id: topic.name for topic in state().topics.values()}
-        self.keep_in_step()
+        self.follow_leadership()
 
     @property
     def markers_unwritten(self) -> int:
@@ -176,15 +176,15 @@ class Coordinators:
                     deleted.setdefault(name, set()).add(topic_id)
                 case _:
                     pass
-        self.keep_in_step()
+        self.follow_leadership()
         if deleted:
             self._forget_topics(deleted)
 
-    def keep_in_step(self) -> None:
+    def follow_leadership(self) -> None:
         """Start and stop coordinators as the led partitions require."""
         if not self._closed:
-            self.groups.keep_in_step()
-            self.transactions.keep_in_step()
+            self.groups.follow_leadership()
+            self.transactions.follow_leadership()
             self._delivery.leaders_changed()
 
     def faults(self) -> list[tuple[str, TidelogError]]:
@@ -231,7 +231,7 @@ class Coordinators:
 
     def _start_groups(self, partition: Partition) -> GroupRuntime:
         def carried_out(decision: Decision[GroupRecord, Reply]) -> None:
-            self._tell_limits(decision)
+            self._count_refusals(decision)
             if isinstance(decision, GroupDecision) and decision.work:
                 self.group_work.begin(runtime, decision.work)
 
@@ -267,7 +267,7 @@ class Coordinators:
             decision: Decision[transaction_records.TransactionRecord, transaction_commands.Reply],
         ) -> None:
             if decision.limits:
-                self._tell_limits(decision)
+                self._count_refusals(decision)
             if isinstance(decision, TransactionDecision):
                 for markers in decision.markers:
                     self._delivery.deliver(runtime, markers)
@@ -301,7 +301,7 @@ class Coordinators:
         ):
             self._limits.watch(name, budget.limit, partial(getattr, budget, "held"))
 
-    def _tell_limits(self, decision: Decision[Any, Any]) -> None:
+    def _count_refusals(self, decision: Decision[Any, Any]) -> None:
         for limit in decision.limits:
             self._limits.met(limit.setting, limit.why)
 

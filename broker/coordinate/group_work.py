@@ -31,8 +31,8 @@ from tidelog.coordinator.patterns import check_cost, matching, slice_end
 from tidelog.coordinator.runtime import CoordinatorRefused, CoordinatorRuntime
 from tidelog.errors import TidelogError
 from tidelog.identifiers import TopicId
-from tidelog.offload import Offload
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.workers.offload import Offload
 
 EXPRESSIONS_WAITING_MAX: Final = 1_000
 NAMES_REMEMBERED_MAX: Final = 1_000_000
@@ -153,7 +153,7 @@ class PatternMatching:
             untried = await run(patterns.untried, pattern, names)
         found = await self.matching(pattern, untried)
         async with self._remembering:
-            return await run(patterns.take_up, pattern, names, found)
+            return await run(patterns.store_matches, pattern, names, found)
 
 
 def _names_of(topics: Mapping[TopicId, KnownTopic]) -> frozenset[str]:

@@ -124,7 +124,7 @@ class Admissions:
             admissions = admissions_of(answer.result(), partitions)
         except CoordinatorRefused as error:
             return dict.fromkeys(partitions, Admission(error.code))
-        return None if _may_be_later(wanted, admissions) else admissions
+        return None if _must_wait(wanted, admissions) else admissions
 
     async def admit(
         self, wanted: Wanted, partitions: Sequence[Partition]
@@ -142,7 +142,7 @@ class Admissions:
             else:
                 admissions = await self._admitted_there(peer, wanted, partitions)
                 is_elsewhere = any(each.error in _ELSEWHERE for each in admissions.values())
-            if not (remaining and (is_elsewhere or _may_be_later(wanted, admissions))):
+            if not (remaining and (is_elsewhere or _must_wait(wanted, admissions))):
                 break
             if is_elsewhere:
                 await self._renewed()
@@ -212,6 +212,6 @@ def admissions_of(reply: Reply, partitions: Sequence[Partition]) -> Mapping[Part
     return {each: refused if _enlisted(each) in missing else admitted for each in partitions}
 
 
-def _may_be_later(wanted: Wanted, admissions: Mapping[Partition, Admission]) -> bool:
+def _must_wait(wanted: Wanted, admissions: Mapping[Partition, Admission]) -> bool:
     errors = {each.error for each in admissions.values()}
     return wanted.adds and errors == {ErrorCode.CONCURRENT_TRANSACTIONS}

@@ -8,20 +8,10 @@ from typing import Any, Final, TypeVar
 from tidelog.broker.dispatch.dispatcher import Handler
 from tidelog.broker.handlers.authentication import sasl_authenticate, sasl_handshake
 from tidelog.broker.handlers.cluster.acls import create_acls, delete_acls, describe_acls
-from tidelog.broker.handlers.cluster.client_quotas import (
-    alter_client_quotas,
-    describe_client_quotas,
-)
 from tidelog.broker.handlers.cluster.cluster import (
     describe_cluster,
     describe_log_dirs,
     unregister_broker,
-)
-from tidelog.broker.handlers.cluster.configs import (
-    alter_configs,
-    describe_configs,
-    incremental_alter_configs,
-    list_config_resources,
 )
 from tidelog.broker.handlers.cluster.elections import elect_leaders
 from tidelog.broker.handlers.cluster.features import cluster_features
@@ -33,12 +23,22 @@ from tidelog.broker.handlers.cluster.replicas import (
     alter_replica_log_dirs,
     list_partition_reassignments,
 )
-from tidelog.broker.handlers.cluster.scram_credentials import (
+from tidelog.broker.handlers.cluster.spreading import drain_brokers, rebalance_brokers
+from tidelog.broker.handlers.cluster.topics import create_partitions, create_topics, delete_topics
+from tidelog.broker.handlers.configs.client_quotas import (
+    alter_client_quotas,
+    describe_client_quotas,
+)
+from tidelog.broker.handlers.configs.configs import (
+    alter_configs,
+    describe_configs,
+    incremental_alter_configs,
+    list_config_resources,
+)
+from tidelog.broker.handlers.configs.scram_credentials import (
     alter_user_scram_credentials,
     describe_user_scram_credentials,
 )
-from tidelog.broker.handlers.cluster.spreading import drain_brokers, rebalance_brokers
-from tidelog.broker.handlers.cluster.topics import create_partitions, create_topics, delete_topics
 from tidelog.broker.handlers.data.adopt import adopt
 from tidelog.broker.handlers.data.fetch import fetch
 from tidelog.broker.handlers.data.flush import flush_topics

@@ -26,7 +26,7 @@ class Deadline:
         """End the wait in time: its callback is not called."""
         self._line.remove(self)
 
-    def run_out(self) -> None:
+    def expire(self) -> None:
         """Call the callback: the time has passed."""
         self._late()
 
@@ -65,7 +65,7 @@ class _Line:
         deadline = Deadline(self._loop.time() + self._seconds, late, self)
         self._waiting[deadline] = None
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline.when, self._look)
+            self._timer = self._loop.call_at(deadline.when, self._expire_due)
         return deadline
 
     def remove(self, deadline: Deadline) -> None:
@@ -74,17 +74,17 @@ class _Line:
             self._timer.cancel()
             self._close()
 
-    def _look(self) -> None:
+    def _expire_due(self) -> None:
         """Expire the waits whose time has passed; set the timer for the next one."""
         now = self._loop.time()
         while self._waiting:
             first = next(iter(self._waiting))
             if first.when > now:
-                self._timer = self._loop.call_at(first.when, self._look)
+                self._timer = self._loop.call_at(first.when, self._expire_due)
                 return
             del self._waiting[first]
             # A callback of its own: one that fails does not stop the others.
-            self._loop.call_soon(first.run_out)
+            self._loop.call_soon(first.expire)
         self._close()
 
     def _close(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.coordinator.cluster.state.incarnations import PLAIN_LISTENER
 from tidelog.errors import TidelogError
-from tidelog.principal import ANONYMOUS, Principal
+from tidelog.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from tidelog.broker.authorization.access import Access

@@ -79,7 +79,7 @@ class SocketOwner(Protocol):
         """Done when every append so far is durable."""
         ...
 
-    def relieve(self) -> None:
+    def resume_waiting(self) -> None:
         """Let connections that wait for memory read again."""
         ...
 
@@ -236,7 +236,7 @@ class ClientSocket(asyncio.BufferedProtocol):
             self._go_on(connection)
         if self._draining:
             self._close_when_finished(connection)
-        self._owner.relieve()
+        self._owner.resume_waiting()
 
     def mute(self, seconds: float) -> None:
         """Start no further request, and read none, for this time."""
@@ -406,7 +406,7 @@ class ClientSocket(asyncio.BufferedProtocol):
     def _begin(self, connection: ServedConnection, taken: TakenRequest) -> None:
         if taken.opened is None:
             self._send(connection.answer(taken, taken.ready))
-            self._owner.relieve()
+            self._owner.resume_waiting()
             return
         answer = self._owner.serve(self, taken)
         if taken.opened.route.given_up:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 from tidelog.broker.authentication.attempt import Established, LoginAttempt, SaslTerms
 from tidelog.broker.fairness.connection_limits import Idleness
 from tidelog.broker.handlers.cluster.versions import answer_api_versions, refuse_api_versions
-from tidelog.broker.network.newcomers import Reception
+from tidelog.broker.network.pending_connections import PendingConnections
 from tidelog.broker.network.tls_handshake import TlsHandshake
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError
@@ -46,7 +46,7 @@ _SASL_HEADERS_FROM: Final = 1
 Successor = Callable[[Established], asyncio.BufferedProtocol]
 
 
-class AuthenticationHost(Reception, Protocol):
+class AuthenticationHost(PendingConnections, Protocol):
     """The server, as this socket uses it."""
 
     @property

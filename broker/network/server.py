@@ -28,7 +28,7 @@ from tidelog.broker.handlers.request_context import CloseConnection, ConnectedCl
 from tidelog.broker.handlers.services import Services
 from tidelog.broker.network.client_socket import ClientSocket
 from tidelog.broker.network.connection import ServedConnection, TakenRequest
-from tidelog.broker.network.newcomers import Newcomer
+from tidelog.broker.network.pending_connections import PendingConnection
 from tidelog.broker.network.reserved_address import ReservedAddress
 from tidelog.broker.network.sasl_socket import SaslSocket
 from tidelog.broker.network.tls_handshake import TlsHandshake
@@ -44,10 +44,10 @@ from tidelog.broker.telemetry.metrics import (
     REQUESTS_IN_FLIGHT,
 )
 from tidelog.coordinator.cluster.records.client_quotas import QuotaKey
-from tidelog.principal import ANONYMOUS
 from tidelog.protocol.frames import FrameReader, new_scratch
 from tidelog.protocol.message import Response
 from tidelog.protocol.schemas.cluster.api_versions import ApiVersion
+from tidelog.security.principal import ANONYMOUS
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +81,10 @@ class KafkaServer:
         self._limits = limits
         self._rates = rates
         self._accept_rates = accept_rates
-        self._displacement: Displacement[ClientSocket | Newcomer] = Displacement(
-            lambda: chain(self._newcomers, self._sockets.values())
+        self._displacement: Displacement[ClientSocket | PendingConnection] = Displacement(
+            lambda: chain(self._pending, self._sockets.values())
         )
-        self._newcomers: dict[Newcomer, str] = {}
+        self._pending: dict[PendingConnection, str] = {}
         self._tls = tls
         self._sasl = sasl
         self._expiries: dict[ServedConnection, asyncio.TimerHandle] = {}
@@ -137,7 +137,7 @@ class KafkaServer:
         metrics.gauge(
             CONNECTIONS,
             "Open connections.",
-            lambda: len(self._sockets) + len(self._newcomers),
+            lambda: len(self._sockets) + len(self._pending),
         )
         metrics.gauge(
             CONNECTIONS_WAITING,
@@ -157,14 +157,14 @@ class KafkaServer:
         )
 
     async def close(self) -> None:
-        """Stop reading, finish the running requests, disconnect; disconnect newcomers at once.
+        """Stop reading, finish the running requests, disconnect; close pending connections at once.
 
         After shutdown.timeout.ms the server cancels the rest. May be called again. The server
         listens until `release`: a refused connection would tell other brokers that this one is
         dead (rule B2).
         """
         await self._stop()
-        self._evict_newcomers()
+        self._evict_pending()
         for socket in list(self._sockets.values()):
             socket.drain()
         if self._sockets or self._answers:
@@ -204,13 +204,13 @@ class KafkaServer:
     def _end(self) -> None:
         for answer in list(self._answers):
             answer.cancel()
-        self._evict_newcomers()
+        self._evict_pending()
         for socket in list(self._sockets.values()):
             socket.abort()
 
-    def _evict_newcomers(self) -> None:
-        for newcomer in list(self._newcomers):
-            newcomer.evict("closing", "the broker ends")
+    def _evict_pending(self) -> None:
+        for connection in list(self._pending):
+            connection.evict("closing", "the broker ends")
 
     def _accept_delay(self, listener: str) -> float:
         """Count an accepted connection; the seconds until it may begin."""
@@ -229,22 +229,22 @@ class KafkaServer:
         )
         return handshake if self.arrived(handshake, host) else None
 
-    def arrived(self, newcomer: Newcomer, host: str, *, is_new: bool = True) -> bool:
+    def arrived(self, connection: PendingConnection, host: str, *, is_new: bool = True) -> bool:
         """Count a connection that has to shake hands or to authenticate; False if a limit forbids
         it."""
         if self._is_refused(host, is_new):
             return False
-        self._newcomers[newcomer] = host
+        self._pending[connection] = host
         self._limits.opened(host)
         return True
 
-    def passed(self, newcomer: Newcomer) -> None:
-        """Make room for the protocol that takes over a newcomer's connection."""
-        self._limits.closed(self._newcomers.pop(newcomer))
+    def passed(self, connection: PendingConnection) -> None:
+        """Make room for the protocol that takes over a pending connection."""
+        self._limits.closed(self._pending.pop(connection))
 
-    def failed(self, newcomer: Newcomer, reason: str, why: str) -> None:
-        """Count and log why a newcomer's connection ends."""
-        host = self._newcomers.pop(newcomer)
+    def failed(self, connection: PendingConnection, reason: str, why: str) -> None:
+        """Count and log why a pending connection ends."""
+        host = self._pending.pop(connection)
         self._limits.closed(host)
         self._tell_closed(host, reason, why)
         self._note_emptied()
@@ -421,7 +421,7 @@ class KafkaServer:
         """Done when every append so far is durable."""
         return self._services.durable()
 
-    def relieve(self) -> None:
+    def resume_waiting(self) -> None:
         """Let connections that wait for memory read again, as far as it suffices."""
         while (connection := self._memory.next_reader()) is not None:
             self._sockets[connection].update_reading()
@@ -442,7 +442,7 @@ class KafkaServer:
         self._expire_in(connection, 0)
         self._services.sessions.end(connection.client.connection_id)
         self._connection_lost(connection.client.connection_id)
-        self.relieve()
+        self.resume_waiting()
         self._note_emptied()
 
     def _note_emptied(self) -> None:
@@ -463,7 +463,7 @@ class KafkaServer:
                     slow_requests.append(socket)
                 if socket.answer_seconds_left(now) > SLOW_SECONDS:
                     slow_readers.append(socket)
-            self.relieve()
+            self.resume_waiting()
             if self._memory.waited_seconds(now) >= PATIENCE_SECONDS:
                 async for socket in self._in_pieces(slow_requests):
                     socket.evict("slow_request", "its request holds memory that others wait for")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog.broker.fairness.connection_limits import Idleness
-from tidelog.broker.network.newcomers import Reception
+from tidelog.broker.network.pending_connections import PendingConnections
 from tidelog.clock import Clock
 
 FAILED: Final = "tls_handshake"
@@ -19,7 +19,7 @@ class TlsHandshake:
 
     def __init__(
         self,
-        reception: Reception,
+        pending: PendingConnections,
         context: ssl.SSLContext,
         seconds_max: float,
         clock: Clock,
@@ -28,7 +28,7 @@ class TlsHandshake:
         """`successor` makes the connection's protocol, which calls `done` when it is connected."""
         self.context = context
         self.seconds_max = seconds_max
-        self._reception = reception
+        self._pending = pending
         self._arrived = clock.monotonic()
         self._successor = successor
         self._end: Callable[[], None] | None = None
@@ -44,13 +44,13 @@ class TlsHandshake:
     def done(self) -> None:
         """The handshake has ended well: the protocol arrives in its place."""
         self._end = None
-        self._reception.passed(self)
+        self._pending.passed(self)
 
     def failed(self, error: Exception) -> None:
         """The client did not shake hands as it must, or left."""
         if self._end is not None:
             self._end = None
-            self._reception.failed(self, FAILED, _reason(error))
+            self._pending.failed(self, FAILED, _reason(error))
 
     def idleness(self) -> Idleness | None:
         """The handshake's age; None when it has ended."""
@@ -62,7 +62,7 @@ class TlsHandshake:
         """Close the connection at once."""
         end, self._end = self._end, None
         if end is not None:
-            self._reception.failed(self, reason, why)
+            self._pending.failed(self, reason, why)
             end()
 
 

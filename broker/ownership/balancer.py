@@ -136,7 +136,7 @@ class Balancer:
             self._me.epoch,
             tolerance_percent,
             MOVES_AT_ONCE_MAX,
-            self._giving.stuck,
+            self._giving.damaged,
             self._wanted_zones(),
         )
         return len(await self._giving.give(moves)) if moves else 0
@@ -149,7 +149,7 @@ class Balancer:
             wanted,
             tolerance_percent,
             ZONE_MOVES_AT_ONCE_MAX,
-            self._giving.stuck,
+            self._giving.damaged,
         )
         if not moves:
             return 0

@@ -58,7 +58,7 @@ def new_ownership(
         membership.progress.uploads,
         security=security,
     )
-    giving = PartitionGiving(metadata, writes, coordinators.keep_in_step)
+    giving = PartitionGiving(metadata, writes, coordinators.follow_leadership)
     balancer = Balancer(
         metadata, me, giving, environment.clock, settings, coordinators.wanted_zones
     )

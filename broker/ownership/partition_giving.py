@@ -87,7 +87,7 @@ class PartitionGiving:
         return self._under_way
 
     @property
-    def stuck(self) -> frozenset[TopicPartition]:
+    def damaged(self) -> frozenset[TopicPartition]:
         """The damaged partitions, which cannot be given."""
         return frozenset(each.log.partition for each in self._writes.partitions.faulty)
 
@@ -105,7 +105,7 @@ class PartitionGiving:
         found = [registry.get(place) for place in receivers]
         giving = [each for each in found if each is not None and each.fault is None]
         for partition in giving:
-            registry.withhold(partition)
+            registry.suspend(partition)
         places = [partition.log.partition for partition in giving]
         self._under_way |= {place: receivers[place] for place in places}
         self._withheld()

@@ -107,7 +107,7 @@ class PartitionMoves:
 
         Raises PeerUnreachable if a broker does not answer.
         """
-        found = set(self._own_under_way())
+        found = set(self._own_moves())
         if passes_on:
             others = [each for each in self._state().live_brokers() if each.incarnation != self._me]
             found.update(*await all_results([self._ask_under_way(each.epoch) for each in others]))
@@ -116,7 +116,7 @@ class PartitionMoves:
     async def _ask_under_way(self, peer: Epoch) -> tuple[MoveUnderWay, ...]:
         return await self._peers.moves_under_way(peer)
 
-    def _own_under_way(self) -> Iterator[MoveUnderWay]:
+    def _own_moves(self) -> Iterator[MoveUnderWay]:
         """The partitions that this broker gives, and those that it opens after a move."""
         state, me = self._state(), self._me.broker_id
         for place, receiver in self._giving.under_way.items():

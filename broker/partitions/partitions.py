@@ -23,7 +23,7 @@ from tidelog.coordinator.cluster.records.records import (
 )
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.errors import CorruptObject, TidelogError, to_keep
+from tidelog.errors import CorruptObject, TidelogError, without_frames
 from tidelog.identifiers import Epoch, LeaderEpoch, TenureKey, TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.validate.rules import BatchLimits
@@ -215,7 +215,7 @@ class PartitionRegistry:
             topic = state.topics[place.topic_id]
             limits = self._limits(place.topic_id)
             partition = Partition(topic.name, log, limits, is_internal=topic.internal)
-            partition.fault = None if fault is None else to_keep(fault)
+            partition.fault = None if fault is None else without_frames(fault)
             prepared.append(partition)
         return prepared
 
@@ -251,7 +251,7 @@ class PartitionRegistry:
                     self._move(TopicPartition(topic_id, number))
                 case TenuresOpened(opened=opened):
                     for group in opened:
-                        self._thaw(
+                        self._release_earlier_tenures(
                             TopicPartition(group.topic_id, number) for number in group.partitions
                         )
                 case ConfigsChanged(scope=ConfigScope.TOPIC, name=name):
@@ -263,7 +263,7 @@ class PartitionRegistry:
                 case _:
                     pass
 
-    def withhold(self, partition: Partition) -> None:
+    def suspend(self, partition: Partition) -> None:
         """Refuse requests for a partition from now on: it is about to be given away (C3).
 
         Checkpoints go on holding it. `_move` or `resume` follows.
@@ -280,7 +280,7 @@ class PartitionRegistry:
 
     def condemn(self, partition: Partition, fault: CorruptObject) -> None:
         """Mark the partition as faulty: the broker cannot prove it right."""
-        partition.fault = to_keep(fault)
+        partition.fault = without_frames(fault)
         self._faulty[partition.log.partition] = partition
         partition.readers.wake_all()
 
@@ -411,7 +411,9 @@ class PartitionRegistry:
             self._remove(TopicPartition(topic_id, number))
         for place in [each for each in self._withheld if each.topic_id == topic_id]:
             self.checkpointed.discard(self._withheld.pop(place).log)
-        self._thaw([place for place, _ in self._frozen if place.topic_id == topic_id])
+        self._release_earlier_tenures(
+            [place for place, _ in self._frozen if place.topic_id == topic_id]
+        )
         self._led.pop(topic_id, None)
 
     def _remove(self, place: TopicPartition) -> None:
@@ -442,7 +444,7 @@ class PartitionRegistry:
         if given.log in self.checkpointed:
             self._frozen[place, given.log.leader_epoch] = given.log
 
-    def _thaw(self, places: Iterable[TopicPartition]) -> None:
+    def _release_earlier_tenures(self, places: Iterable[TopicPartition]) -> None:
         """Checkpoints need not hold these partitions' earlier tenures any more."""
         opened = set(places)
         for place, leader_epoch in [key for key in self._frozen if key[0] in opened]:

@@ -112,7 +112,7 @@ class QuotaClient:
         """Record a Produce of this size; return the milliseconds that the client has to wait."""
         if self.produced is None:
             return 0
-        return self._told(QuotaKey.PRODUCER_BYTE_RATE, self.produced.charge(size, now))
+        return self._throttle_ms(QuotaKey.PRODUCER_BYTE_RATE, self.produced.charge(size, now))
 
     def fetch_ms(self, size: int, now: float) -> tuple[int, bool]:
         """Record the records of a fetch.
@@ -124,7 +124,7 @@ class QuotaClient:
         waits_ms, consumed = 0, self.consumed
         if consumed is not None:
             is_too_large = size > self._fetch_bytes_max and not consumed.seconds_over(now)
-            waits_ms = self._told(QuotaKey.CONSUMER_BYTE_RATE, consumed.charge(size, now))
+            waits_ms = self._throttle_ms(QuotaKey.CONSUMER_BYTE_RATE, consumed.charge(size, now))
             if is_too_large:
                 return waits_ms, True
         if not waits_ms and self.requests is not None:
@@ -139,15 +139,17 @@ class QuotaClient:
             return 0
         self._metrics.busy_seconds += busy_seconds
         seconds = self.requests.charge(busy_seconds * _PERCENT, now)
-        return self._told(QuotaKey.REQUEST_PERCENTAGE, min(seconds, self._seconds_max))
+        return self._throttle_ms(QuotaKey.REQUEST_PERCENTAGE, min(seconds, self._seconds_max))
 
     def mutation_ms(self, now: float) -> int:
         """The milliseconds that the client has to wait before it may change more partitions."""
         if self.mutations is None:
             return 0
-        return self._told(QuotaKey.CONTROLLER_MUTATION_RATE, self.mutations.seconds_over(now))
+        return self._throttle_ms(
+            QuotaKey.CONTROLLER_MUTATION_RATE, self.mutations.seconds_over(now)
+        )
 
-    def _told(self, key: QuotaKey, seconds: float) -> int:
+    def _throttle_ms(self, key: QuotaKey, seconds: float) -> int:
         waits_ms = _ms(seconds)
         if waits_ms:
             self._metrics.throttled.of(key).value += 1

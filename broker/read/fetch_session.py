@@ -51,7 +51,7 @@ class FetchTarget:
     told_high_watermark: int = -1
     told_log_start: int = -1
 
-    def worth_telling(
+    def update_if_changed(
         self, *, records: bool, error: bool, high_watermark: int, log_start: int
     ) -> bool:
         """Whether an incremental answer must contain this partition; stores the sent values."""

@@ -18,7 +18,7 @@ from tidelog.broker.read.tiers import (
     LogSlice,
     ReadAhead,
     TieredLog,
-    in_turn,
+    interleaved,
 )
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.clock import Clock
@@ -204,7 +204,7 @@ class Fetcher:
             for read in reads
             if read.following is not None and read.found.missing is not None
         ]
-        for piece in in_turn(lacking):
+        for piece in interleaved(lacking):
             if piece not in chosen:
                 room -= piece.length
                 objects.add(piece.key)

@@ -147,12 +147,15 @@ class Flights:
                 self._ahead_bytes -= flight.size_bytes
             landed()
 
-        flight.task = asyncio.create_task(self._fly(flight, bring), name=name)
+        flight.task = asyncio.create_task(self._read_behind_gate(flight, bring), name=name)
         self._tasks[flight.task] = None
-        # Not in `_fly`: a task that is cancelled before its first step runs no code of it.
+        # Not in `_read_behind_gate`: a task that is cancelled before its first step runs none of
+        # its code.
         flight.task.add_done_callback(over)
 
-    async def _fly(self, flight: Flight, bring: Callable[[], Awaitable[object]]) -> object:
+    async def _read_behind_gate(
+        self, flight: Flight, bring: Callable[[], Awaitable[object]]
+    ) -> object:
         gate = self._ahead_gate if flight.begun_ahead else self._gate
         await gate.enter(flight.size_bytes)
         try:

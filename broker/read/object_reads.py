@@ -67,7 +67,7 @@ class ObjectReads(Flights):
         try:
             for extent in extents:
                 self._demand.want(extent)
-                flight = None if alone else self._flight_with(extent)
+                flight = None if alone else self._flight_covering(extent)
                 if flight is not None:
                     self.joined += 1
                     flight.join()
@@ -99,7 +99,7 @@ class ObjectReads(Flights):
         """
         if self.is_closed or not self._cache.memory.bytes_max:
             return
-        wanted = [extent for extent in extents if self._flight_with(extent) is None]
+        wanted = [extent for extent in extents if self._flight_covering(extent) is None]
         for extent in wanted:
             self._demand.want(extent)
         for key, group in _by_object(wanted).items():
@@ -115,7 +115,7 @@ class ObjectReads(Flights):
         held += [(each.planned.start, each.planned.end) for each in self._flights.get(key, ())]
         return plan_reads(key, extents, self._demand, held, self._cache.memory.bytes_max // 4)
 
-    def _flight_with(self, extent: Extent) -> _RangeFlight | None:
+    def _flight_covering(self, extent: Extent) -> _RangeFlight | None:
         for flight in self._flights.get(extent.key, ()):
             if flight.covers(extent) and flight.may_be_joined:
                 return flight
@@ -126,11 +126,11 @@ class ObjectReads(Flights):
         self._demand.begin(planned.key, flight.size_bytes)
         if kept:
             self._flights.setdefault(planned.key, []).append(flight)
-        bring = partial(self._bring, flight, kept=kept)
+        bring = partial(self._read_range, flight, kept=kept)
         self.begin(flight, bring, partial(self._landed, flight), "object read")
         return flight
 
-    async def _bring(self, flight: _RangeFlight, *, kept: bool) -> StoredRange | StoreError:
+    async def _read_range(self, flight: _RangeFlight, *, kept: bool) -> StoredRange | StoreError:
         key, start, end = flight.planned
         try:
             stored = await self._store.get(key, ByteRange(start, end - start))

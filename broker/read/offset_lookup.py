@@ -8,13 +8,13 @@ from tidelog.broker.partitions.partitions import Partition
 from tidelog.broker.read.segments.cold_times import ColdTimes
 from tidelog.broker.read.wal_tier import LogReader
 from tidelog.errors import MissingObject
-from tidelog.offload import Offload
 from tidelog.records.batch import iterate_batches
 from tidelog.records.buffers import Buffer
 from tidelog.records.records import decode_records
 from tidelog.storage.superseded import retry_if_superseded
 from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
+from tidelog.workers.offload import Offload
 
 _DECOMPRESSED_BYTES_MAX = 2**31 - 1
 """Kafka's limit: accepted batches stay readable, whatever `decompressed.bytes.max` is now."""

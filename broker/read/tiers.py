@@ -114,7 +114,7 @@ class LogTier(Protocol):
         ...
 
 
-def in_turn(rows: Iterable[Iterator[T]]) -> Iterator[T]:
+def interleaved(rows: Iterable[Iterator[T]]) -> Iterator[T]:
     """The first item of each row, then the second of each, and so on."""
     rows = list(rows)
     while rows:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from tidelog.broker.read.object_reads import ObjectReads
-from tidelog.broker.read.tiers import LogPiece, LogRange, LogSlice, ReadAhead, in_turn
+from tidelog.broker.read.tiers import LogPiece, LogRange, LogSlice, ReadAhead, interleaved
 from tidelog.broker.tables.table_source import TableSource, missing_extent
 from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.records.batch import LENGTH_PREFIX_SIZE
@@ -231,7 +231,7 @@ class WalTier:
             wanted._replace(bytes_max=min(2 * answered_bytes, wanted.bytes_max))
             for wanted, answered_bytes, _ in readers
         ]
-        for piece in in_turn([self.lacking(wanted) for wanted in ranges]):
+        for piece in interleaved([self.lacking(wanted) for wanted in ranges]):
             room -= piece.length
             if room < 0:
                 break

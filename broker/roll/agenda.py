@@ -50,10 +50,10 @@ class RollAgenda:
         self._topic_config = topic_config
         self._metrics = metrics
         self._throttle = Throttle(inf)
-        self._looked_at = -inf
+        self._planned_at = -inf
         self._planned: set[TopicPartition] = set()
         self._is_preempted = False
-        self.has_looked_again = False
+        self.has_planned_again = False
         """Whether partitions may be due that were not when this round began."""
         self.paused_seconds = 0.0
 
@@ -64,19 +64,19 @@ class RollAgenda:
 
     async def begin(self) -> list[Roll]:
         """Begin a round: the due rolls, first those that clients wait for, then overdue ones."""
-        due = await self._look()
+        due = await self._plan()
         self._planned = {roll.partition for roll in due}
-        self._is_preempted = self.has_looked_again = False
+        self._is_preempted = self.has_planned_again = False
         return sorted(due, key=priority_of)
 
     def finish(self, place: TopicPartition) -> None:
         """Remove a partition that has had its turn in this round."""
         self._planned.discard(place)
 
-    async def look_again(self) -> None:
+    async def plan_again(self) -> None:
         """Plan again with newly due partitions, and adapt the pace."""
-        self.has_looked_again = True
-        priorities = {roll.partition: priority_of(roll) for roll in await self._look()}
+        self.has_planned_again = True
+        priorities = {roll.partition: priority_of(roll) for roll in await self._plan()}
         self._is_preempted = any(
             priority is RollPriority.REQUESTED
             or (priority is RollPriority.OVERDUE and place not in self._planned)
@@ -87,8 +87,8 @@ class RollAgenda:
         """Wait until the next piece of a roll may begin."""
         while True:
             now = self._clock.monotonic()
-            if self._queue.asked.is_set() or now - self._looked_at >= LOOK_SECONDS:
-                await self.look_again()
+            if self._queue.asked.is_set() or now - self._planned_at >= LOOK_SECONDS:
+                await self.plan_again()
                 now = self._clock.monotonic()
             seconds = self._throttle.seconds_to_wait(now)
             if seconds < PAUSE_SECONDS_MIN:
@@ -101,7 +101,7 @@ class RollAgenda:
         """Account for the work of a piece, in bytes of the WAL."""
         self._throttle.note(work_bytes)
 
-    async def _look(self) -> list[Roll]:
+    async def _plan(self) -> list[Roll]:
         settings = self._settings()
         self._queue.asked.clear()
         limits = RollLimits(
@@ -110,8 +110,8 @@ class RollAgenda:
         due = plan_rolls(await self._backlogs(settings), limits)
         grace_seconds = settings.integer("log.delete.grace.ms") / 1000
         seconds = min(settings.integer("roll.spread.ms") / 1000, GRACE_SHARE_MAX * grace_seconds)
-        self._looked_at = self._clock.monotonic()
-        self._throttle.renew(rate_for(due, seconds), self._looked_at)
+        self._planned_at = self._clock.monotonic()
+        self._throttle.renew(rate_for(due, seconds), self._planned_at)
         return due
 
     async def _backlogs(self, settings: BrokerSettings) -> list[Backlog]:

@@ -14,7 +14,7 @@ from tidelog.broker.partitions.partitions import Partition, PartitionError, Part
 from tidelog.broker.settings.settings import TopicConfig
 from tidelog.broker.tables.table_source import lost_versions
 from tidelog.clock import Clock
-from tidelog.errors import CorruptObject, TidelogError, to_keep
+from tidelog.errors import CorruptObject, TidelogError, without_frames
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.table.table_log import log_prefix
@@ -162,7 +162,7 @@ class RollQueue:
         if place in self._since:
             self._since[place] = since
 
-    def learn_table_end(self, partition: Partition, state: TableState) -> CorruptObject | None:
+    def advance_to_table(self, partition: Partition, state: TableState) -> CorruptObject | None:
         """Advance the log to the table's end, and note the progress.
 
         Returns the fault if log and table disagree: the table is ahead of every acknowledged
@@ -211,7 +211,9 @@ class RollQueue:
         until = self._clock.monotonic() + STOPPED_SECONDS
         for partition in partitions:
             place = partition.log.partition
-            self._pauses[place] = _Pause(to_keep(error), until, STOPPED_SECONDS, is_stop=True)
+            self._pauses[place] = _Pause(
+                without_frames(error), until, STOPPED_SECONDS, is_stop=True
+            )
             self._look_at(until)
             self._fail(place, error)
             logger.error(
@@ -238,7 +240,9 @@ class RollQueue:
             before = self._pauses.get(place)
             seconds = PAUSE_SECONDS_FIRST if before is None else 2 * before.seconds
             seconds = min(seconds, PAUSE_SECONDS_MAX)
-            self._pauses[place] = _Pause(to_keep(error), now + seconds, seconds, is_stop=False)
+            self._pauses[place] = _Pause(
+                without_frames(error), now + seconds, seconds, is_stop=False
+            )
             self._look_at(now + seconds)
             count += 1
         logger.warning(
@@ -252,7 +256,7 @@ class RollQueue:
         pause = self._pauses.get(place)
         return pause is not None and pause.until > self._clock.monotonic()
 
-    def hindrance(self, place: TopicPartition) -> TidelogError | None:
+    def failure_of(self, place: TopicPartition) -> TidelogError | None:
         """The last reason for not rolling the partition, if its table has not advanced since."""
         pause = self._pauses.get(place)
         return None if pause is None else pause.error

@@ -18,7 +18,7 @@ from tidelog.broker.roll.queue import RollQueue, end_of
 from tidelog.broker.tables.tables import NoTable, Tables
 from tidelog.clock import Clock
 from tidelog.concurrency import read_all
-from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat, to_keep
+from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat, without_frames
 from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.table.table_state import TableState
@@ -79,12 +79,12 @@ class RecoveredPartitions:
             self._stopped += [(partition, error) for partition in partitions]
             return
         for partition in partitions:
-            fault = self._queue.learn_table_end(partition, state)
+            fault = self._queue.advance_to_table(partition, state)
             if fault is None:
                 continue
             if end_of(partition, state) > partition.log.high_watermark:
                 # The log has lost acknowledged records: new ones would take their offsets.
-                partition.fault = to_keep(fault)
+                partition.fault = without_frames(fault)
             else:
                 self._stopped.append((partition, fault))
 

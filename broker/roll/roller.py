@@ -39,13 +39,13 @@ from tidelog.broker.tables.tables import NoTable, Tables
 from tidelog.clock import Clock
 from tidelog.errors import CorruptObject, MissingObject, TidelogError, UnsupportedFormat
 from tidelog.identifiers import TopicId
-from tidelog.offload import WorkerLost
 from tidelog.storage.object_store import StoreError
 from tidelog.storage.table.table_change import PartitionChange
 from tidelog.storage.table.table_log import SegmentsTooOld, TableCommitted, log_prefix
 from tidelog.storage.table.table_state import CommitRefusal, TableState
 from tidelog.wal.roll.pace import RollPriority, priority_of
 from tidelog.wal.roll.roll_plan import Roll, RollReason, read_together
+from tidelog.workers.offload import WorkerLost
 
 logger = logging.getLogger(__name__)
 
@@ -106,13 +106,13 @@ class Roller:
 
         It fails with CorruptObject or UnsupportedFormat if the partition cannot be rolled, and with
         PartitionError if this broker leads it no more or has ended. Store errors do not end the
-        wait: `hindrance` names them.
+        wait: `failure_of` names them.
         """
         return self._queue.wait(partition)
 
-    def hindrance(self, partition: Partition) -> TidelogError | None:
+    def failure_of(self, partition: Partition) -> TidelogError | None:
         """The reason why the last attempt to roll the partition failed, if it did."""
-        return self._queue.hindrance(partition.log.partition)
+        return self._queue.failure_of(partition.log.partition)
 
     def faults(self) -> list[TidelogError]:
         """The corrupt objects that stop rolls. Callable from any thread."""
@@ -145,7 +145,7 @@ class Roller:
         for (topic_id, priority), rolls in topics.items():
             if was_urgent and priority is RollPriority.BACKGROUND:
                 # The remaining partitions are not urgent.
-                await self._agenda.look_again()
+                await self._agenda.plan_again()
             was_urgent = priority is not RollPriority.BACKGROUND
             started_at, paused = self._clock.monotonic(), self._agenda.paused_seconds
             await self._roll_topic(topic_id, rolls)
@@ -157,7 +157,7 @@ class Roller:
                 # and for a segment of a due one. Otherwise clients that ask again and again would
                 # be the only ones served.
                 return True
-        return self._agenda.has_looked_again
+        return self._agenda.has_planned_again
 
     # Rolling.
 
@@ -195,7 +195,7 @@ class Roller:
         except StoreError as error:
             self.metrics.failures += self._queue.pause(self._present(rolls), error)
         finally:
-            self._builder.let_go()
+            self._builder.release()
             for roll in rolls:
                 self._agenda.finish(roll.partition)
 
@@ -257,7 +257,7 @@ class Roller:
             # No `retry_if_superseded`: the agenda decides anew whether and when this partition
             # rolls, and its queue remembers a lost object.
             before, state = log.table_next, await self._tables.refresh(topic_id)
-            fault = self._queue.learn_table_end(partition, state)
+            fault = self._queue.advance_to_table(partition, state)
             has_changed = log.table_next > before or error.key not in log.extents.keys
             if fault is None and has_changed:
                 self._queue.news.set()
@@ -342,7 +342,7 @@ class Roller:
 
     def _is_sound(self, partition: Partition, state: TableState) -> bool:
         """Whether table and log agree; the log learns the table's end."""
-        fault = self._queue.learn_table_end(partition, state)
+        fault = self._queue.advance_to_table(partition, state)
         if fault is not None:
             self._queue.stop([partition], fault)
         return fault is None

@@ -16,7 +16,6 @@ from tidelog.broker.roll.source import RollSource
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, MissingObject
-from tidelog.offload import Offload, RemoteObject, WorkerLost
 from tidelog.records.row_columns import AbortedRange
 from tidelog.storage.object_store import Buffer, ObjectStore, size_of
 from tidelog.storage.segment.segment import Segment
@@ -26,6 +25,7 @@ from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.read.ordinals import OrdinalColumns
 from tidelog.wal.roll.pace import SEGMENT_BYTES
 from tidelog.wal.roll.segment_roll import RollProgress, SegmentRoll
+from tidelog.workers.offload import Offload, RemoteObject, WorkerLost
 
 MIB = 1024 * 1024
 
@@ -106,7 +106,7 @@ class SegmentBuilder:
                 and progress.file_bytes < self._bounds.file_bytes_max
             ):
                 taken = progress.wal_bytes
-                progress = await self._take_up(log, roll, offset, upper)
+                progress = await self._add_piece(log, roll, offset, upper)
                 self._metrics.wal_bytes += progress.wal_bytes - taken
                 turns.note(progress.wal_bytes - taken)
                 pieces += progress.pieces
@@ -115,7 +115,7 @@ class SegmentBuilder:
                 offset = min(max(progress.next_offset, log.log_start), upper)
             written = await roll.run(SegmentRoll.finish, offset, self._entropy.uuid())
         finally:
-            roll.let_go()
+            roll.release()
         if written is not None:
             await self._store_segment(log, written.segment, (*pieces, *written.pieces))
         turns.note(SEGMENT_BYTES)
@@ -129,7 +129,7 @@ class SegmentBuilder:
         """Read the records below the last stable offsets of small partitions together.
 
         The partitions are built one after the other. The bytes stay in memory until the next call,
-        or until `let_go`.
+        or until `release`.
         """
         wanted: list[Extent] = []
         for log in logs:
@@ -137,24 +137,24 @@ class SegmentBuilder:
             wanted += (each for each in log.extents.from_offset(start) if each.base_offset < upper)
         await self._source.gather(wanted)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the gathered bytes."""
-        self._source.let_go()
+        self._source.release()
 
-    async def _take_up(
+    async def _add_piece(
         self, log: PartitionLog, roll: RemoteObject[SegmentRoll], offset: int, upper: int
     ) -> RollProgress:
         """Add one piece of the log. Wrong bytes are read once more, from the store."""
         extents = self._next_extents(log, offset, upper)
         end = min(upper, extents[-1].last_offset + 1)
         aborted = [AbortedRange._make(each[:3]) for each in log.aborted_between(offset, end)]
-        read, take_up = self._source.read, SegmentRoll.take_up
+        read, try_add = self._source.read, SegmentRoll.try_add
         try:
-            found = await roll.run(take_up, await read(extents), upper, aborted)
+            found = await roll.run(try_add, await read(extents), upper, aborted)
         except MissingObject:
             raise
         except CorruptObject:
-            found = await roll.run(take_up, await read(extents, again=True), upper, aborted)
+            found = await roll.run(try_add, await read(extents, again=True), upper, aborted)
         if isinstance(found, RollProgress):
             return found
         ordinals = await self._source.ordinals(found.transactional)

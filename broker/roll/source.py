@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.concurrency import read_all
-from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ByteRange, ObjectStore, StoreError
 from tidelog.storage.superseded import required
 from tidelog.wal.log.extents import Extent
@@ -22,6 +21,7 @@ from tidelog.wal.read.read_cache import ReadCache, ReadMemory, StoredRange
 from tidelog.wal.read.read_plan import Demand, PlannedRead, plan_reads
 from tidelog.wal.read.tail_cache import TailCache
 from tidelog.wal.read.verify import StoredBatches
+from tidelog.workers.offload import Offload
 
 READS_AT_ONCE_MAX = 8
 GATHERED_BYTES_MAX = 8 * 1024 * 1024
@@ -63,13 +63,13 @@ class RollSource:
     async def gather(self, extents: Iterable[Extent]) -> None:
         """Read the bytes of several partitions in the same objects; close ones in one range.
 
-        `read` returns them from memory until the next call or `let_go`. Errors show in `read`.
+        `read` returns them from memory until the next call or `release`. Errors show in `read`.
         """
         missing = [extent for extent in extents if self._held(extent) is None]
         planned = await self._offload.run(_plan, missing)
         await read_all(self._gather, planned, self._at_once)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the gathered bytes."""
         self._gathered = ReadCache(ReadMemory(GATHERED_BYTES_MAX))
 

@@ -117,7 +117,7 @@ def _finite(number: float) -> float:
     return number
 
 
-def _double(text: str) -> SettingValue:
+def _parse_double(text: str) -> SettingValue:
     try:
         return _finite(float(text))
     except ValueError:
@@ -134,7 +134,7 @@ _PARSERS: Mapping[SettingType, Callable[[str], SettingValue]] = {
     SettingType.INT: _integer(SettingType.INT),
     SettingType.SHORT: _integer(SettingType.SHORT),
     SettingType.LONG: _integer(SettingType.LONG),
-    SettingType.DOUBLE: _double,
+    SettingType.DOUBLE: _parse_double,
     SettingType.LIST: _list,
     SettingType.CLASS: lambda text: text,
     SettingType.PASSWORD: lambda text: text,

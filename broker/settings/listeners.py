@@ -10,7 +10,7 @@ from typing import Final
 
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.errors import InvalidConfiguration
-from tidelog.security_protocol import SecurityProtocol
+from tidelog.security.security_protocol import SecurityProtocol
 
 DEFAULT_LISTENER: Final = "PLAINTEXT"
 """The listener of a broker that is not told any."""

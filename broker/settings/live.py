@@ -1,4 +1,4 @@
-"""The effective settings of a broker: those of its start, overlaid with later changes of the
+"""The effective settings of a broker: those of its start, overridden by later changes of the
 metadata log."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LiveSettings:
         """Apply altered settings."""
         state = self._state()
         of_broker = "" if self._broker_id is None else str(self._broker_id)
-        self._now = self._configured.overlaid(
+        self._now = self._configured.overridden(
             state.configs(ConfigScope.CLUSTER, ""), state.configs(ConfigScope.BROKER, of_broker)
         )
         self._topic_configs.clear()

@@ -186,7 +186,7 @@ class _Layer:
 
 
 class BrokerSettings(TypedValues):
-    """All broker settings, immutable. `overlaid` adds altered settings on top."""
+    """All broker settings, immutable. `overridden` adds altered settings on top."""
 
     __slots__ = ("_layers", "_topic_defaults", "origins", "rereads")
 
@@ -240,7 +240,7 @@ class BrokerSettings(TypedValues):
         }
         return TypedValues({**self, **own})
 
-    def overlaid(
+    def overridden(
         self, dynamic_default: Mapping[str, str], dynamic_broker: Mapping[str, str]
     ) -> BrokerSettings:
         """These settings, overridden by those altered for all brokers and for this one.

@@ -24,9 +24,8 @@ from tidelog.coordinator.cluster.records.records import Record, TopicDeleted
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject, TidelogError, to_keep
+from tidelog.errors import CorruptObject, TidelogError, without_frames
 from tidelog.identifiers import TopicId
-from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.table.table_change import PartitionChange
 from tidelog.storage.table.table_log import (
@@ -36,6 +35,7 @@ from tidelog.storage.table.table_log import (
     TableLog,
 )
 from tidelog.storage.table.table_state import TableState
+from tidelog.workers.offload import Offload
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class Tables:
             if entry.log is not None:
                 return entry.log
             if entry.fault is not None and self._clock.monotonic() < entry.fault_until:
-                raise to_keep(entry.fault)
+                raise without_frames(entry.fault)
             try:
                 entry.log = await TableLog.open(
                     self._store,
@@ -239,14 +239,14 @@ class Tables:
                     self._crash_points,
                 )
             except CorruptObject as error:
-                entry.fault = to_keep(error)
+                entry.fault = without_frames(error)
                 entry.fault_until = self._clock.monotonic() + CORRUPT_SECONDS
                 raise
             entry.fault = None
-        self._let_go(topic_id)
+        self._close_least_used(topic_id)
         return entry.log
 
-    def _let_go(self, kept: TopicId) -> None:
+    def _close_least_used(self, kept: TopicId) -> None:
         """Close the least recently used tables above the limit."""
         held = sum(entry.weight for entry in self._entries.values())
         for topic_id, entry in list(self._entries.items()):

@@ -14,14 +14,14 @@ from math import inf
 from typing import Final, NamedTuple
 
 from tidelog.clock import Clock
-from tidelog.errors import CorruptObject, TidelogError, to_keep
+from tidelog.errors import CorruptObject, TidelogError, without_frames
 
-TOLD_EVERY_SECONDS: Final = 10.0
+LOGGED_EVERY_SECONDS: Final = 10.0
 REMEMBERED_MAX: Final = 1000
 
 
 @dataclass(slots=True)
-class _Told:
+class _LastLine:
     """The time of the last line of a cause, and the occurrences since."""
 
     at: float = -inf
@@ -34,23 +34,23 @@ class SparseLog:
     def __init__(self, logger: logging.Logger, clock: Clock) -> None:
         self._logger = logger
         self._clock = clock
-        self._told: dict[tuple[str, ...], _Told] = {}
+        self._logged: dict[tuple[str, ...], _LastLine] = {}
 
     def tell(
         self, level: int, message: str, about: tuple[str, ...], extra: Mapping[str, object]
     ) -> None:
         """Log a message, unless the same cause was logged a moment ago."""
         what = (message, *about)
-        told, now = self._told.get(what, _Told()), self._clock.monotonic()
-        told.times += 1
-        if now - told.at < TOLD_EVERY_SECONDS:
+        last, now = self._logged.get(what, _LastLine()), self._clock.monotonic()
+        last.times += 1
+        if now - last.at < LOGGED_EVERY_SECONDS:
             return
-        self._logger.log(level, message, extra={**extra, "times": told.times})
+        self._logger.log(level, message, extra={**extra, "times": last.times})
         # The dictionary is in the order of the last lines; the oldest is forgotten first.
-        self._told.pop(what, None)
-        self._told[what] = _Told(now)
-        if len(self._told) > REMEMBERED_MAX:
-            del self._told[next(iter(self._told))]
+        self._logged.pop(what, None)
+        self._logged[what] = _LastLine(now)
+        if len(self._logged) > REMEMBERED_MAX:
+            del self._logged[next(iter(self._logged))]
 
 
 _log = logging.getLogger(__name__)
@@ -82,7 +82,9 @@ class FaultLog:
         if isinstance(error, CorruptObject):
             # The dictionary is in the order of the last failures; the oldest is forgotten first.
             self._damages.pop((partition, error.key), None)
-            self._damages[partition, error.key] = _Damage(to_keep(error), self._clock.monotonic())
+            self._damages[partition, error.key] = _Damage(
+                without_frames(error), self._clock.monotonic()
+            )
             if len(self._damages) > REMEMBERED_MAX:
                 del self._damages[next(iter(self._damages))]
 

@@ -9,12 +9,12 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from tidelog.broker.telemetry.fault_log import SparseLog
 from tidelog.broker.telemetry.metrics import Counts
 from tidelog.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-LOGGED_EVERY_SECONDS: Final = 10.0
 LIMITED: Final = "tidelog_limited"
 LIMIT: Final = "tidelog_limit"
 LIMIT_HELD: Final = "tidelog_limit_held"
@@ -24,10 +24,8 @@ class LimitsMet(Collector):
     """The limits of one broker, by their settings."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
-        self._clock = clock
+        self._lines = SparseLog(logger, clock)
         self._refused = Counts()
-        self._logged: dict[str, float] = {}
-        """The time at which each limit was logged last."""
         self._watched: dict[str, tuple[int, Callable[[], int]]] = {}
         registry.register(self)
 
@@ -37,11 +35,8 @@ class LimitsMet(Collector):
             return
         count = self._refused.of(setting)
         count.value += times
-        now = self._clock.monotonic()
-        if now - self._logged.get(setting, float("-inf")) >= LOGGED_EVERY_SECONDS:
-            self._logged[setting] = now
-            extra = {"limit": setting, "why": why, "refused": count.value}
-            logger.warning("a limit was met", extra=extra)
+        extra = {"limit": setting, "why": why, "refused": count.value}
+        self._lines.tell(logging.WARNING, "a limit was met", (setting,), extra)
 
     def times_met(self, setting: str) -> int:
         """How many requests this limit has refused."""

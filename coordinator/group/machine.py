@@ -235,7 +235,7 @@ class GroupMachine:
             case TimerKind.SWEEP:
                 self._removals.sweep(turn)
             case TimerKind.FORGET:
-                self._removals.go_on_forgetting(turn)
+                self._removals.remove_more_offsets(turn)
             case TimerKind.SESSION if group is not None:
                 self._membership.session_expired(group, timer.member_id, turn)
             case TimerKind.JOIN if group is not None:
@@ -308,9 +308,8 @@ class GroupMachine:
             <= settings.session_timeout_ms_max
         ):
             error = ErrorCode.INVALID_SESSION_TIMEOUT
-        elif (no_room := self._limits.join(join, group, consumer_group)) is not None:
-            turn.limits.append(no_room.limit)
-            error = no_room.error
+        elif (limit := self._limits.join(join, group, consumer_group)) is not None:
+            error = turn.refuse(limit)
         elif consumer_group is not None and not is_empty(consumer_group):
             self._classic_members.join(consumer_group, join, token, turn)
             return
@@ -361,7 +360,7 @@ class GroupMachine:
     def _consumer_heartbeat(
         self, heartbeat: ConsumerHeartbeat, token: Token, turn: GroupTurn
     ) -> None:
-        refusal = self._consumers.membership.refusal(heartbeat) or self._no_room(heartbeat, turn)
+        refusal = self._consumers.membership.refusal(heartbeat) or self._limit_met(heartbeat, turn)
         if refusal is None:
             refusal = self._find_or_open(heartbeat, turn)
         if refusal is not None:
@@ -373,14 +372,11 @@ class GroupMachine:
         else:
             self._consumers.membership.heartbeat(group, heartbeat, token, turn)
 
-    def _no_room(self, heartbeat: ConsumerHeartbeat, turn: GroupTurn) -> MembershipRefusal | None:
+    def _limit_met(self, heartbeat: ConsumerHeartbeat, turn: GroupTurn) -> MembershipRefusal | None:
         group_id = heartbeat.group_id
         group, consumers = self._groups.get(group_id), self._consumers.get(group_id)
-        no_room = self._limits.heartbeat(heartbeat, group, consumers)
-        if no_room is None:
-            return None
-        turn.limits.append(no_room.limit)
-        return MembershipRefusal(no_room.error, no_room.limit.why)
+        limit = self._limits.heartbeat(heartbeat, group, consumers)
+        return None if limit is None else MembershipRefusal(turn.refuse(limit), limit.why)
 
     def _find_or_open(
         self, heartbeat: ConsumerHeartbeat, turn: GroupTurn

@@ -65,9 +65,9 @@ def add_partitions(
     after = before
     if not asked.partitions <= enlisted:
         after = before.enlisting(asked.partitions, asked.client_version, turn.now.time_ms)
-        error = limits.enlist(before, after, turn)
-        if error is not ErrorCode.NONE:
-            turn.reply(token, AddReply(error))
+        limit = limits.enlist(before, after)
+        if limit is not None:
+            turn.reply(token, AddReply(turn.refuse(limit)))
             return
         turn.store(asked.transactional_id, after)
     _release(asked.release, token, AddReply(ErrorCode.NONE, after.ordinal), turn)

@@ -39,7 +39,7 @@ def init_producer(
         _create(asked, token, turn)
     elif before.state is TransactionState.ONGOING:
         _fence(asked, before, coordinator_epoch, token, turn)
-    elif before.is_exhausted and _goes_on(asked, before):
+    elif before.is_exhausted and _may_renew_identity(asked, before):
         _rotate(asked, before, token, turn)
     else:
         _bump(asked, before, token, turn)
@@ -92,7 +92,7 @@ def _fence(
     turn.reply(token, IdentityReply(ErrorCode.CONCURRENT_TRANSACTIONS))
 
 
-def _goes_on(asked: InitProducer, before: Transaction) -> bool:
+def _may_renew_identity(asked: InitProducer, before: Transaction) -> bool:
     """Whether the producer may follow a used-up epoch: a successor, or the producer that has it.
 
     Any other producer was fenced, or repeats the request that brought that epoch.

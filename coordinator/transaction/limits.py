@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tidelog.coordinator.budget import Budget, Share
-from tidelog.coordinator.decision import ID_LENGTH_MAX
-from tidelog.coordinator.transaction.decision import TransactionTurn
+from tidelog.coordinator.budget import ID_LENGTH_MAX, Budget, Share, limit_met
+from tidelog.coordinator.decision import LimitMet
 from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.transaction import Transaction
 from tidelog.protocol.error_codes import ErrorCode
@@ -29,7 +28,7 @@ class TransactionBudgets(NamedTuple):
 
 def unlimited() -> TransactionBudgets:
     """Budgets of a coordinator on its own, and of readers of its log."""
-    return TransactionBudgets(Budget(2**63), Budget(2**63))
+    return TransactionBudgets(Budget.unlimited(), Budget.unlimited())
 
 
 class TransactionLimits:
@@ -55,43 +54,37 @@ class TransactionLimits:
         self._ids.hold(0)
         self._partitions.hold(0)
 
-    def new_id(self, transactional_id: str, turn: TransactionTurn) -> ErrorCode:
-        """Why a new transactional id is refused; NONE if it is accepted."""
+    def new_id(self, transactional_id: str) -> LimitMet | None:
+        """Why a new transactional id is refused; None if it is accepted."""
         length, length_max = len(transactional_id), self._settings.id_length_max
         if length > length_max:
-            turn.meet(
+            return limit_met(
+                ErrorCode.INVALID_REQUEST,
                 ID_LENGTH_MAX,
                 f"a transactional id has {length} characters; at most {length_max} are accepted",
             )
-            return ErrorCode.INVALID_REQUEST
-        if not self._ids.has_room(1):
-            budget = self._ids.budget
-            turn.meet(
-                TRANSACTIONAL_IDS_MAX,
-                f"there are {budget.held} transactional ids; at most {budget.limit} are kept",
-            )
-            return ErrorCode.POLICY_VIOLATION
-        return ErrorCode.NONE
+        return self._ids.refusal(
+            1,
+            ErrorCode.POLICY_VIOLATION,
+            TRANSACTIONAL_IDS_MAX,
+            "there are {held} transactional ids; at most {limit} are kept",
+        )
 
-    def enlist(self, before: Transaction, after: Transaction, turn: TransactionTurn) -> ErrorCode:
-        """Why partitions may not join a transaction; NONE if they may."""
+    def enlist(self, before: Transaction, after: Transaction) -> LimitMet | None:
+        """Why partitions may not join a transaction; None if they may."""
         count, count_max = len(after.partitions), self._settings.partitions_max
         if count > count_max:
-            turn.meet(
+            return limit_met(
+                ErrorCode.POLICY_VIOLATION,
                 TRANSACTION_PARTITIONS_MAX,
                 f"a transaction would have {count} partitions; at most {count_max} are accepted",
             )
-            return ErrorCode.POLICY_VIOLATION
-        more = _count(after) - _count(before)
-        if not self._partitions.has_room(more):
-            budget = self._partitions.budget
-            turn.meet(
-                TRANSACTIONS_PARTITIONS_MAX,
-                f"open transactions have {budget.held} partitions; {more} more would be above"
-                f" {budget.limit}",
-            )
-            return ErrorCode.POLICY_VIOLATION
-        return ErrorCode.NONE
+        return self._partitions.refusal(
+            _count(after) - _count(before),
+            ErrorCode.POLICY_VIOLATION,
+            TRANSACTIONS_PARTITIONS_MAX,
+            "open transactions have {held} partitions; {more} more would be above {limit}",
+        )
 
 
 def _count(transaction: Transaction | None) -> int:

@@ -28,9 +28,9 @@ def chosen(listed: ListTransactionsReply) -> list[TransactionListing]:
         for transactional_id, each in listed.transactions.items()
         if (not asked.states or each.state in asked.states)
         and (not asked.producer_ids or each.producer_id in asked.producer_ids)
-        and (asked.duration_ms < 0 or _has_lasted(each, asked.duration_ms, now_ms))
+        and (asked.duration_ms < 0 or _is_longer_than(each, asked.duration_ms, now_ms))
     ]
 
 
-def _has_lasted(transaction: Transaction, duration_ms: int, now_ms: int) -> bool:
+def _is_longer_than(transaction: Transaction, duration_ms: int, now_ms: int) -> bool:
     return transaction.begun_ms != NOT_BEGUN and now_ms - transaction.begun_ms > duration_ms

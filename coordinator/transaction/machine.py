@@ -52,7 +52,6 @@ from tidelog.coordinator.transaction.log_records import (
 from tidelog.coordinator.transaction.settings import TransactionCoordinatorSettings
 from tidelog.coordinator.transaction.states import TransactionState, may_follow
 from tidelog.coordinator.transaction.transaction import NO_EPOCH, EnlistedPartition, Transaction
-from tidelog.protocol.error_codes import ErrorCode
 
 
 class Check(IntEnum):
@@ -150,11 +149,11 @@ class TransactionMachine:
         match command:
             case InitProducer(transactional_id=key):
                 before = self._transactions.get(key)
-                error = ErrorCode.NONE if before else self._limits.new_id(key, turn)
-                if error is ErrorCode.NONE:
+                limit = None if before else self._limits.new_id(key)
+                if limit is None:
                     init_producer(command, before, settings, epoch, token, turn)
                 else:
-                    turn.reply(token, IdentityReply(error))
+                    turn.reply(token, IdentityReply(turn.refuse(limit)))
             case AddPartitions(transactional_id=key):
                 add_partitions(command, self._transactions.get(key), self._limits, token, turn)
             case VerifyPartitions(transactional_id=key):

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.errors import InvalidConfiguration
-from tidelog.spark_source.brokers import (
+from tidelog.spark_source.options.brokers import (
     BOOTSTRAP,
     addresses,
     is_security,
     security_properties,
 )
-from tidelog.spark_source.option_names import (
+from tidelog.spark_source.options.option_names import (
     READ_OPTIONS,
     WRITE_OPTIONS,
     check_names,
     lowered,
 )
-from tidelog.spark_source.options import boolean, number
+from tidelog.spark_source.options.options import boolean, number
 
 BATCH_QUERY_ID: Final = "batch"
 """The query id of all batch writes, which belong to no query."""

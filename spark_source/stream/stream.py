@@ -30,7 +30,7 @@ from tidelog.bucket.views.changes import Changes
 from tidelog.bucket.views.reading import BucketView
 from tidelog.identifiers import TopicPartition
 from tidelog.spark_source.batch import PieceReader, logger
-from tidelog.spark_source.options import ReadOptions
+from tidelog.spark_source.options.options import ReadOptions
 from tidelog.spark_source.plain_errors import plain_errors
 from tidelog.spark_source.planning import described, plan
 from tidelog.spark_source.ranges import (
@@ -91,7 +91,7 @@ class TopicWatcher:
         """The readable offsets now. Raises InvalidConfiguration, CorruptObject, StoreError."""
         self._must_look = True
         self._asked_at = self.session.clock.monotonic()
-        self.session.run(self._look())
+        self.session.run(self._refresh())
         self._must_look = False
         return self._limits
 
@@ -104,7 +104,7 @@ class TopicWatcher:
         is_recent = self.session.clock.monotonic() - self._asked_at < IDLE_POLL_SECONDS
         # The stream has just read everything seen; more may have arrived meanwhile.
         has_caught_up = self._was_busy and not self._has_more(start)
-        if self._must_look or has_caught_up or (not is_recent and self._is_something_new()):
+        if self._must_look or has_caught_up or (not is_recent and self._has_new_records()):
             self.look()
         self._was_busy = self._has_more(start)
         return self._limits
@@ -112,12 +112,12 @@ class TopicWatcher:
     def _has_more(self, start: StreamOffsets) -> bool:
         return any(start.offsets.get(each.partition, -1) < each.end for each in self._limits)
 
-    def _is_something_new(self) -> bool:
+    def _has_new_records(self) -> bool:
         self._asked_at = self.session.clock.monotonic()
         assert self._view is not None
         return self.session.run(self._changes.found([*self._view.tables.values()]))
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         bucket, options = self.session.bucket, self._options
         state = await bucket.refresh()
         wanted = chosen_partitions(options.choice, chosen_topics(options.choice, state))
@@ -176,7 +176,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offsets_max = 0
         if not isinstance(limit, ReadAllAvailable):
             offsets_max = self._options.trigger_offsets_max or 0
-            if self._is_to_wait(sum(each.end - each.start for each in ranges)):
+            if self._must_wait(sum(each.end - each.start for each in ranges)):
                 return start
         if offsets_max:
             ends = limited(ranges, offsets_max)
@@ -274,7 +274,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if each.partition in target
         ]
 
-    def _is_to_wait(self, offsets: int) -> bool:
+    def _must_wait(self, offsets: int) -> bool:
         """True if a batch is still too small and not yet overdue."""
         least = self._options.trigger_offsets_min
         if least is None or offsets >= least or self._target is not None:

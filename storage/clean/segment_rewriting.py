@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from tidelog.entropy import Entropy
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import Offload
 from tidelog.records.parse.row_arrays import boolean_array, integers_of, nulls_of
 from tidelog.records.parse.varints import Booleans
 from tidelog.records.row_columns import ROW_SCHEMA
@@ -26,6 +25,7 @@ from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.segment.segment import CleanedRange, Segment, SegmentName
 from tidelog.storage.segment.segment_reader import SegmentReader
 from tidelog.storage.segment.segment_writer import SegmentWriter
+from tidelog.workers.offload import Offload
 
 READ_BYTES = 8 * 1024 * 1024
 """Approximate bytes of rows that one read brings into memory."""

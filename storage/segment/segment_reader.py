@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import Offload
 from tidelog.records.parse.row_arrays import integers_of
 from tidelog.storage.object_store import Buffer, ObjectStore, StoredObject, Suffix
 from tidelog.storage.segment.parquet_seal import tail_bytes
@@ -21,6 +20,7 @@ from tidelog.storage.segment.segment_index import (
     first_row_since,
     latest_row,
 )
+from tidelog.workers.offload import Offload
 
 TAIL_BYTES_GUESS = 64 * 1024
 """First read if the footer's length is unknown; most footers fit."""

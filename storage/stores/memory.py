@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from tidelog.clock import Clock
-from tidelog.memory_files import SealedMemory
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -27,6 +26,7 @@ from tidelog.storage.object_store import (
     validate_key,
     validate_prefix,
 )
+from tidelog.workers.memory_files import SealedMemory
 
 _PAGE_ENTRIES = 1000
 _DELETED_KEYS_MAX = 1000

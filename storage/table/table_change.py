@@ -227,7 +227,7 @@ def _statistics(segment: Segment) -> dict[str, Any]:
         and latest is not None
         and _DATED_MIN <= earliest <= latest <= _DATED_MAX
     ):
-        low["timestamp"], high["timestamp"] = _date(earliest), _date(latest)
+        low["timestamp"], high["timestamp"] = _iso_time(earliest), _iso_time(latest)
     return {
         "numRecords": segment.row_count,
         "minValues": low,
@@ -236,7 +236,7 @@ def _statistics(segment: Segment) -> dict[str, Any]:
     }
 
 
-def _date(timestamp_ms: int) -> str:
+def _iso_time(timestamp_ms: int) -> str:
     date = _EPOCH + timedelta(milliseconds=timestamp_ms)
     return date.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

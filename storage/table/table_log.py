@@ -17,7 +17,6 @@ from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import TopicId
-from tidelog.offload import Offload
 from tidelog.storage.object_store import (
     Buffer,
     IfAbsent,
@@ -40,6 +39,7 @@ from tidelog.storage.table.table_change import (
 from tidelog.storage.table.table_checkpoint import capture, decode_checkpoint, encode_checkpoint
 from tidelog.storage.table.table_schema import metadata
 from tidelog.storage.table.table_state import NO_VERSION, CommitRefusal, TableState
+from tidelog.workers.offload import Offload
 
 LOG_FOLDER: Final = "_delta_log/"
 CHECKPOINT_COMMITS: Final = 50
@@ -269,7 +269,7 @@ class TableLog:
         }
         await self._point_to(checkpoint.version, json.dumps(hint).encode())
         self._checkpointed = max(self._checkpointed, checkpoint.version)
-        self._checkpoints_seen.saw(checkpoint.version, self._clock.monotonic())
+        self._checkpoints_seen.record(checkpoint.version, self._clock.monotonic())
         return checkpoint.version
 
     async def clean_up(self) -> int:

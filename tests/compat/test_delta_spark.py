@@ -23,8 +23,8 @@ from tests.unit.storage.table.test_table_readers import (
 )
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
-from tidelog.offload import InlineOffload
 from tidelog.storage.table.table_log import TableLog
+from tidelog.workers.offload import InlineOffload
 
 REFUSAL = r"Unsupported Delta write feature[\s\S]*tidelog"
 

@@ -19,7 +19,7 @@ from kafka import TopicPartition as PyTopicPartition
 
 from tests.compat.kit.broker_view import with_client
 from tests.compat.kit.clients import java_client
-from tidelog.client.flush import flush_topic
+from tidelog.client.admin.flush import flush_topic
 from tidelog.client.operations import LATEST, IsolationLevel, list_offsets
 from tidelog.client.pool import Client
 from tidelog.client.transactions.producer import TransactionalProducer

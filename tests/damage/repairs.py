@@ -27,9 +27,9 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import InlineOffload
 from tidelog.repair.repair import Processes, accept, survey
 from tidelog.storage.object_store import ObjectStore
+from tidelog.workers.offload import InlineOffload
 
 PROCESSES = Processes(ProcessIdentity("host", "boot", "namespace", 7, 7), lambda _: False)
 _STARTS = itertools.count()

@@ -23,7 +23,7 @@ from tests.kept_secrets import keep
 from tests.unit.broker.sink_world import QUERY, SINK, rows_of
 from tidelog.cli.commands.bucket import _found_cluster
 from tidelog.cli.scram_options import ScramOption
-from tidelog.client.flush import flush_topic
+from tidelog.client.admin.flush import flush_topic
 from tidelog.client.groups.admin import Place
 from tidelog.client.metadata import TopicMetadata
 from tidelog.client.pool import Client

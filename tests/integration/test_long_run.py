@@ -47,8 +47,8 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.localstack.broker_process import BrokerProcess, log_tail
-from tidelog.offload import InlineOffload
 from tidelog.storage.stores.location import open_reader
+from tidelog.workers.offload import InlineOffload
 
 SECONDS = float(os.environ.get("TIDELOG_LONG_RUN_SECONDS", "75"))
 """Of writing; what comes before and after takes about half a minute."""

@@ -22,7 +22,7 @@ from tests.integration.test_transaction_crashes import (
     read,
     transact,
 )
-from tidelog.client.flush import FlushedPartition, flush_topic
+from tidelog.client.admin.flush import FlushedPartition, flush_topic
 from tidelog.client.pool import Client
 from tidelog.client.transactions.settings import TransactionVersion
 from tidelog.clock import SystemClock

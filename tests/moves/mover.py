@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tidelog.cli.broker_client import new_client
-from tidelog.client.administration import list_topics
+from tidelog.client.admin.administration import list_topics
 from tidelog.client.pool import Client
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.replicas import (

@@ -37,10 +37,10 @@ from tidelog.coordinator.cluster.records.records import TopicCreated
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId, TopicPartition
 from tidelog.network import Listener
-from tidelog.offload import InlineOffload
 from tidelog.records.batch import BatchHeader
 from tidelog.socket_listener import AcceptDelay, ProtocolFactory, no_delay
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.workers.offload import InlineOffload
 
 GRACE_SECONDS = 600.0
 INTERVAL_SECONDS = 60.0

@@ -43,11 +43,11 @@ from tidelog.client.pool import Client
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.identifiers import BrokerId
-from tidelog.offload import InlineOffload
 from tidelog.storage.stores.retrying import RetryingStore
 from tidelog.storage.table import table_log
 from tidelog.wal.roll import pace
 from tidelog.wal.settings import WalSettings
+from tidelog.workers.offload import InlineOffload
 
 Watch: TypeAlias = Callable[[Broker, Environment], Coroutine[Any, Any, None]]
 """A task beside a broker, in its process."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from tidelog.client.quotas import LimitedClient
+from tidelog.client.admin.quotas import LimitedClient
 from tidelog.sdk import admin as blocking
 from tidelog.sdk.admin import (
     BROKERS_DEFAULT,

@@ -118,7 +118,7 @@ class Consumer:
         while reader.is_before_ends:
             message = await self.poll(STEP_SECONDS)
             if message is not None:
-                reader.reach(message)
+                reader.note_given(message)
                 yield message
 
     async def commit(self, *, wait: bool = True) -> None:

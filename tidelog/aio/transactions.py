@@ -15,7 +15,7 @@ from tidelog.aio.calls import BlockingCalls
 from tidelog.aio.consumer import Consumer
 from tidelog.errors import Refused
 from tidelog.sdk.errors import KafkaRequestError
-from tidelog.sdk.transactions import TransactionEnds, tell_of_failed_abort
+from tidelog.sdk.transactions import TransactionEnds, note_failed_abort
 
 
 class ThreadedCalls:
@@ -155,4 +155,4 @@ class Transaction:
         try:
             await self._calls.abort()
         except KafkaRequestError as failure:
-            tell_of_failed_abort(failure, error)
+            note_failed_abort(failure, error)

@@ -13,8 +13,8 @@ from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import InvalidConfiguration
 from tidelog.identifiers import MetadataStamp
-from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore, StoreError, StoreNotApplied
+from tidelog.workers.offload import Offload
 
 
 class ClusterReader:

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from tidelog.bucket.object_keys import MergedObjectKey
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Incarnation
-from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.format.object_format import merged_key
 from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.recover.wal_reader import WalContent, WalReader
 from tidelog.wal.write.checkpoint import WalCheckpoint
+from tidelog.workers.offload import Offload
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from typing import TypeAlias
 
 import click
 
+from tidelog.addresses import parse_address
+
 Bootstrap: TypeAlias = tuple[tuple[str, int], ...]
 """Hosts and ports of some brokers, at least one. A command tries them in turn."""
 
@@ -18,13 +20,13 @@ class Address(click.ParamType[tuple[str, int]]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, int]:
-        """The host and the port, split at the last colon."""
+        """The host and the port."""
         if isinstance(value, tuple):
             return value
-        host, colon, port = str(value).rpartition(":")
-        if not colon or not host or not port.isdigit() or int(port) > 65535:
-            self.fail(f"{value!r} is not HOST:PORT", param, ctx)
-        return host.strip("[]"), int(port)
+        try:
+            return parse_address(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Addresses(click.ParamType[Bootstrap]):

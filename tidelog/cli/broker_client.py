@@ -120,7 +120,7 @@ def new_client(bootstrap: Bootstrap) -> Client:
     return Client(SocketNetwork(), SystemClock(), bootstrap, settings)
 
 
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+async def with_retries(ask: Callable[[], Awaitable[T]]) -> T:
     """Retry while the coordinator is loading or moving.
 
     The request must be safe to repeat.

@@ -12,8 +12,8 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.entropy import SystemEntropy
-from tidelog.offload import ThreadOffload
 from tidelog.storage.stores.location import open_reader
+from tidelog.workers.offload import ThreadOffload
 
 T = TypeVar("T")
 THREADS = 2

@@ -10,7 +10,7 @@ import click
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import InvalidConfiguration
 from tidelog.references import resolved
-from tidelog.scram import (
+from tidelog.security.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     ScramMechanism,

@@ -14,10 +14,10 @@ from io import FileIO
 from typing import Final
 
 from tidelog.broker.telemetry.process_memory import tune_allocator
-from tidelog.offload import stand_back
-from tidelog.process_channel import Channel
-from tidelog.process_offload import serve
 from tidelog.wal.roll import segment_roll  # noqa: F401 - the broker's requests name it
+from tidelog.workers.offload import lower_priority
+from tidelog.workers.process_channel import Channel
+from tidelog.workers.process_offload import serve
 
 COMMAND: Final = (sys.executable, "-m", "tidelog.cli.worker")
 
@@ -34,7 +34,7 @@ while it holds the interpreter's lock.
 def main() -> None:
     """Work until the broker is gone."""
     tune_allocator()
-    stand_back(BACKGROUND_NICENESS)
+    lower_priority(BACKGROUND_NICENESS)
     connection, memory = map(int, sys.argv[1:])
     with closing(Channel(socket.socket(fileno=connection), FileIO(memory, "r+"))) as channel:
         serve(channel)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from tidelog.client.errors import RequestFailed, RequestOutcome
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transport import Address, BrokerConnection, address_text
-from tidelog.errors import to_keep
+from tidelog.errors import without_frames
 from tidelog.network import Network
 from tidelog.protocol.frames import new_scratch
 
@@ -66,7 +66,7 @@ class Connections(Generic[K]):
                 )
             except RequestFailed as failure:
                 opening.failed += 1
-                opening.failure = to_keep(failure)
+                opening.failure = without_frames(failure)
                 raise
             if self._closed:
                 await connection.close()

@@ -16,7 +16,7 @@ from tidelog.client.bearer_token import (
     token_file,
 )
 from tidelog.errors import InvalidConfiguration
-from tidelog.security_protocol import SecurityProtocol
+from tidelog.security.security_protocol import SecurityProtocol
 
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)

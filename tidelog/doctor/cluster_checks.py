@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.bucket.cluster_reader import ClusterReader
-from tidelog.client.administration import cluster_features, describe_cluster
+from tidelog.client.admin.administration import cluster_features, describe_cluster
 from tidelog.client.pool import Client
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.records.bucket_format import FORMAT_VERSION, check_supported
@@ -13,8 +13,8 @@ from tidelog.coordinator.cluster.state.features import level_of
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.doctor.findings import Finding, failed, ok, warning
 from tidelog.errors import CorruptObject, InvalidConfiguration, UnsupportedFormat
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import ObjectStore, StoreError
+from tidelog.workers.offload import InlineOffload
 
 _NEWER_REMEDY = "install the release of Tidelog that the newest brokers have"
 

@@ -48,7 +48,11 @@ async def store_findings(store: ObjectStore, clock: Clock, entropy: Entropy) -> 
     reached = await _reached(store)
     if reached.verdict is Grade.FAILED:
         return [reached]
-    findings = [reached, await _rights(store, entropy), await _promises(store, entropy)]
+    findings = [
+        reached,
+        await _rights(store, entropy),
+        await _check_conditional_writes(store, entropy),
+    ]
     try:
         times = await _measured(store, clock, entropy)
     except StoreError as error:
@@ -110,7 +114,7 @@ def _harmless(
     yield "delete", lambda: store.delete(key)
 
 
-async def _promises(store: ObjectStore, entropy: Entropy) -> Finding:
+async def _check_conditional_writes(store: ObjectStore, entropy: Entropy) -> Finding:
     """The probe that a broker runs at its start."""
     try:
         await probe(store, entropy)

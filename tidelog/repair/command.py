@@ -9,10 +9,10 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.membership import processes
 from tidelog.entropy import SystemEntropy
-from tidelog.offload import ThreadOffload
 from tidelog.repair.repair import DamageSurvey, Processes, accept, survey
 from tidelog.storage.stores.location import open_reader, open_store
 from tidelog.wal.settings import WalSettings
+from tidelog.workers.offload import ThreadOffload
 
 THREADS = 2
 

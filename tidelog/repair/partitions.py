@@ -15,7 +15,7 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.bucket.views.reading import BucketView
 from tidelog.concurrency import read_all
-from tidelog.coordinator.cluster.log.leases import told_durable
+from tidelog.coordinator.cluster.log.leases import read_durable_end
 from tidelog.coordinator.cluster.records.records import OffsetRange
 from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import (
@@ -231,7 +231,7 @@ class _Survey:
         state = access.cluster.state
         retired = state.retired.get(incarnation.epoch)
         info = state.brokers.get(incarnation.epoch)
-        told = FIRST_SLOT if info is None else await told_durable(access.store, info)
+        told = FIRST_SLOT if info is None else await read_durable_end(access.store, info)
         end = None if retired is None else retired.end_slot
         floors: list[Slot | None] = [*await list_checkpoints(access.store, incarnation)]
         faults: list[CorruptObject] = []

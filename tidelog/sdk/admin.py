@@ -19,10 +19,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tidelog.addresses import parse_address
+from tidelog.client.admin.quotas import LimitedClient, alter_quotas, describe_quotas
 from tidelog.client.errors import RequestRefused
 from tidelog.client.patience import ClientRetrySettings, Patience
 from tidelog.client.pool import Client
-from tidelog.client.quotas import LimitedClient, alter_quotas, describe_quotas
 from tidelog.client.security import security_of
 from tidelog.client.settings import ClientSettings
 from tidelog.client.transactions.admin import describe_transaction, list_transactions
@@ -285,12 +286,13 @@ class Admin:
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.strip().rpartition(":")
-    if not colon:
-        return text.strip(), KAFKA_PORT
-    if not port.isdigit():
-        raise InvalidConfiguration(f"bootstrap: {text!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
+    text = text.strip()
+    if ":" not in text:
+        return text, KAFKA_PORT
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise InvalidConfiguration(f"bootstrap: {error}") from None
 
 
 def _text(value: object) -> str:

@@ -21,7 +21,7 @@ from tidelog.sdk.errors import KafkaRequestError, RetriableError, translated
 from tidelog.sdk.fetched import FetchedMessages, Place, Position, is_faultless, place_of
 from tidelog.sdk.messages import Message
 from tidelog.sdk.serializers import Deserializer, NotDeserializable, deserializer_of
-from tidelog.sdk.settings import consumer_configuration, truth_of
+from tidelog.sdk.settings import boolean_of, consumer_configuration
 
 _EARLIEST, _LATEST = -2, -1
 _STARTS = {"earliest": _EARLIEST, "smallest": _EARLIEST, "latest": _LATEST, "largest": _LATEST}
@@ -52,7 +52,7 @@ class Consumer:
         self._key = deserializer_of("key_deserializer", key_deserializer)
         self._value = deserializer_of("value_deserializer", value_deserializer)
         self.group = group
-        self.commits_by_itself = truth_of(configuration.passed, "enable.auto.commit")
+        self.commits_by_itself = boolean_of(configuration.passed, "enable.auto.commit")
         """`enable.auto.commit`."""
         self.reads_committed = configuration.passed["isolation.level"] == "read_committed"
         self._block_ms_max = configuration.block_ms_max
@@ -125,7 +125,7 @@ class Consumer:
         while self.is_before_ends:
             message = self.poll(STEP_SECONDS)
             if message is not None:
-                self.reach(message)
+                self.note_given(message)
                 yield message
 
     def find_ends(self) -> None:
@@ -151,9 +151,9 @@ class Consumer:
         self._reach_ends()
         return bool(self._ends)
 
-    def reach(self, message: Message) -> None:
+    def note_given(self, message: Message) -> None:
         """Note that `to_end` gives a message out."""
-        self._reach((message.topic, message.partition), message.offset + 1)
+        self._note_end((message.topic, message.partition), message.offset + 1)
 
     def commit(self, *, wait: bool = True) -> None:
         """Commit the position behind the last message that was given out.
@@ -310,7 +310,7 @@ class Consumer:
         """Note the ends of partitions behind the messages that were given out."""
         if self._fetched.has_ends:
             for place, offset in self._fetched.take_ends():
-                self._reach(place, offset)
+                self._note_end(place, offset)
 
     def _decoded(self, fetched: confluent_kafka.Message) -> Message:
         key, value = fetched.key(), fetched.value()
@@ -370,7 +370,7 @@ class Consumer:
             self._consumed.pop(place, None)
         self._fetched.drop(places)
 
-    def _reach(self, place: Place, offset: int) -> None:
+    def _note_end(self, place: Place, offset: int) -> None:
         if offset >= self._ends.get(place, offset + 1):
             del self._ends[place]
 

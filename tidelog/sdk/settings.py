@@ -206,7 +206,7 @@ def number_of(settings: Mapping[str, Any], name: str) -> int:
         raise InvalidConfiguration(f"{name}={value!r} is not a whole number") from None
 
 
-def truth_of(settings: Mapping[str, Any], name: str) -> bool:
+def boolean_of(settings: Mapping[str, Any], name: str) -> bool:
     """A setting's truth value. Raises InvalidConfiguration."""
     text = str(settings[name]).lower()
     if text not in ("true", "false"):
@@ -270,7 +270,7 @@ def _settle_idempotence(named: Mapping[str, Any], passed: dict[str, Any]) -> Non
     If `enable.idempotence` is not given, other acks or no retries turn it off, as in Java.
     """
     is_asked = "enable.idempotence" in named
-    wanted = truth_of(passed, "enable.idempotence")
+    wanted = boolean_of(passed, "enable.idempotence")
     if not wanted:
         return
     has_acks = str(passed["acks"]) in ("all", "-1")
@@ -302,7 +302,7 @@ def _settle_transactions(named: Mapping[str, Any], passed: dict[str, Any]) -> No
         return
     if not str(named["transactional.id"]):
         raise InvalidConfiguration("transactional.id is empty: name it, stable and unique")
-    if not truth_of(passed, "enable.idempotence"):
+    if not boolean_of(passed, "enable.idempotence"):
         raise InvalidConfiguration(
             "transactional.id with enable.idempotence=false: a transactional producer is"
             " idempotent; leave enable.idempotence out"
@@ -333,7 +333,7 @@ def _group_settings(group: str | None, named: Mapping[str, Any]) -> dict[str, An
             {"group.instance.id", "group.protocol", "auto.commit.interval.ms"} | classic_only,
             'of use only in a group: give group="..." or leave it out',
         )
-        if "enable.auto.commit" in named and truth_of(named, "enable.auto.commit"):
+        if "enable.auto.commit" in named and boolean_of(named, "enable.auto.commit"):
             raise InvalidConfiguration(
                 "enable.auto.commit=true without a group: offsets are committed for a group; give"
                 ' group="..." or leave it out'

@@ -33,12 +33,12 @@ from tidelog.entropy import SystemEntropy
 from tidelog.errors import InvalidConfiguration, MissingObject
 from tidelog.extras import imported
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import ThreadOffload
 from tidelog.records.parse.row_arrays import integers_of
 from tidelog.records.row_columns import MICROSECONDS_PER_MILLISECOND, ROW_SCHEMA
 from tidelog.sdk.connecting import completed
 from tidelog.storage.stores.location import open_reader
 from tidelog.storage.superseded import Looks
+from tidelog.workers.offload import ThreadOffload
 
 if TYPE_CHECKING:
     import duckdb

@@ -231,10 +231,10 @@ class Transaction:
         try:
             self._ends.abort()
         except KafkaRequestError as failure:
-            tell_of_failed_abort(failure, error)
+            note_failed_abort(failure, error)
 
 
-def tell_of_failed_abort(failure: KafkaRequestError, error: BaseException) -> None:
+def note_failed_abort(failure: KafkaRequestError, error: BaseException) -> None:
     """Note on the block's error that the abort failed. Raises a fatal failure."""
     if isinstance(failure, FatalError):
         raise failure from error

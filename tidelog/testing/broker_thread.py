@@ -23,8 +23,8 @@ from tidelog.coordinator.cluster.membership import processes
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.entropy import SystemEntropy
 from tidelog.network import SocketNetwork
-from tidelog.offload import ThreadOffload
 from tidelog.storage.stores.location import open_store
+from tidelog.workers.offload import ThreadOffload
 
 ANY_PORT: Final = ("127.0.0.1", 0)
 _incarnations = itertools.count(1)

@@ -14,6 +14,7 @@ from tidelog.errors import CorruptObject
 from tidelog.identifiers import LeaderEpoch, TopicPartition
 from tidelog.records.buffers import Buffer
 from tidelog.wal.log.adoption import Adoption
+from tidelog.wal.log.entries import EntryKind, IndexEntry
 
 NO_CRC = -1
 _TAKEN = -(2**63)
@@ -57,6 +58,25 @@ class Extent(NamedTuple):
     adoption: Adoption | None = None
     """Of a staged batch, which is stamped when it is read; None if the batches are stored with
     their identity."""
+
+    @classmethod
+    def of(cls, entry: IndexEntry) -> Extent:
+        """The extent of one entry of a WAL object's index."""
+        adoption = None
+        if entry.kind is EntryKind.ADOPTED:
+            adoption = Adoption(
+                entry.producer_id, entry.producer_epoch, entry.ordinal, entry.leader_epoch
+            )
+        return cls(
+            entry.base_offset,
+            entry.last_offset,
+            entry.max_timestamp,
+            entry.key,
+            entry.position,
+            entry.length,
+            entry.crc if entry.kind is EntryKind.RELOCATED else crc_of_batch(entry.crc),
+            adoption,
+        )
 
     @property
     def place(self) -> Place:

@@ -27,9 +27,8 @@ from tidelog.records.batch import (
     TRANSACTIONAL_FLAG,
     advance_sequence,
 )
-from tidelog.wal.log.adoption import Adoption
 from tidelog.wal.log.entries import COMMIT_FLAG, NO_ORDINAL, BatchFields, EntryKind, IndexEntry
-from tidelog.wal.log.extents import Extent, Extents, SlotEffect, crc_of_batch
+from tidelog.wal.log.extents import Extent, Extents, SlotEffect
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.leader_epochs import EpochStart, LeaderEpochs
 from tidelog.wal.log.producer_state import (
@@ -466,7 +465,7 @@ class PartitionLog:
 
     def _replay_relocated(self, entry: IndexEntry) -> None:
         try:
-            self._extents.relocate(_extent_of(entry))
+            self._extents.relocate(Extent.of(entry))
         except ValueError as error:
             raise CorruptObject(entry.key, f"{self.partition}: {error}") from None
 
@@ -501,7 +500,7 @@ class PartitionLog:
                 entry.ordinal,
                 time_ms,
             )
-        extent = _extent_of(entry)
+        extent = Extent.of(entry)
         # An adopted batch gets its offsets at each read, so it never shares an extent.
         if entry.kind is EntryKind.BATCH:
             self._extents.append_batch(extent, entry.crc)
@@ -567,24 +566,6 @@ class PartitionLog:
         self._log_start_durable = max(self._log_start_durable, log_start)
         self._extents.drop_below(log_start)
         self._epochs.drop_below(log_start)
-
-
-def _extent_of(entry: IndexEntry) -> Extent:
-    adoption = None
-    if entry.kind is EntryKind.ADOPTED:
-        adoption = Adoption(
-            entry.producer_id, entry.producer_epoch, entry.ordinal, entry.leader_epoch
-        )
-    return Extent(
-        entry.base_offset,
-        entry.last_offset,
-        entry.max_timestamp,
-        entry.key,
-        entry.position,
-        entry.length,
-        entry.crc if entry.kind is EntryKind.RELOCATED else crc_of_batch(entry.crc),
-        adoption,
-    )
 
 
 def _last_sequence(batch: BatchFields) -> int:

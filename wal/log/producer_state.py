@@ -120,7 +120,7 @@ def is_fenced(a: Attempt) -> bool:
     return a.epoch < a.state.epoch
 
 
-def skips_the_first(a: Attempt) -> bool:
+def begins_late(a: Attempt) -> bool:
     """An unknown producer does not begin at sequence 0."""
     # An unknown producer with a later sequence has earlier batches in flight, unless the partition
     # may have forgotten it. Under TV2 a producer always begins at 0 again.
@@ -154,7 +154,7 @@ REFUSALS: tuple[tuple[Callable[[Attempt], bool], int, str], ...] = (
     (is_unverified, INVALID_TXN_STATE, "the partition is in no transaction of the producer"),
     (is_other_transaction, INVALID_TXN_STATE, "the transaction is over, or another is open"),
     (is_fenced, INVALID_PRODUCER_EPOCH, "a newer epoch of the producer has written"),
-    (skips_the_first, OUT_OF_ORDER_SEQUENCE_NUMBER, "an unknown producer must begin at 0"),
+    (begins_late, OUT_OF_ORDER_SEQUENCE_NUMBER, "an unknown producer must begin at 0"),
     (begins_epoch_late, OUT_OF_ORDER_SEQUENCE_NUMBER, "a new epoch must begin at 0"),
     (is_out_of_order, OUT_OF_ORDER_SEQUENCE_NUMBER, "the sequence does not follow the last one"),
     (interrupts_transaction, INVALID_TXN_STATE, "the producer's transaction is still open"),

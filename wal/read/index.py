@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tidelog.errors import CorruptObject
-from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ByteRange, ObjectStore, Suffix
 from tidelog.storage.superseded import required
 from tidelog.wal.format.object_format import TAIL_READ_BYTES, ObjectHeader
 from tidelog.wal.format.slot_index import SlotIndex, decode_tail, tail_bytes
+from tidelog.workers.offload import Offload
 
 
 async def read_index(store: ObjectStore, offload: Offload, key: str) -> SlotIndex | ObjectHeader:

@@ -15,7 +15,7 @@ from tidelog.storage.object_store import Buffer
 
 
 class Held(Protocol):
-    """Bytes that were read back and are kept in memory. Two are never equal."""
+    """Bytes that were read back and are kept in memory. Each is equal to itself alone."""
 
     is_ahead: bool
     """No reader has asked for it yet."""
@@ -38,7 +38,7 @@ class ReadMemory:
         """The bytes that were read ahead and dropped before a reader asked for them."""
 
     def fits(self, size: int) -> bool:
-        """Whether so many bytes are within the whole budget."""
+        """Whether this many bytes fit into the whole budget."""
         return size <= self.bytes_max
 
     def add(self, held: Held, dropped: Callable[[], object]) -> None:

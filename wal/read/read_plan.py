@@ -11,8 +11,8 @@ request. A reader of a small partition wants a thousandth of it. The demand so f
 - If more bytes of an object were read and dropped than readers wanted, memory is too small for all
   its readers. They get exactly their extents.
 
-So the unused bytes of an object stay below its wanted bytes. The exception is one object after each
-few that were wanted.
+So the unused bytes of an object stay below its wanted bytes. The exception is an object that is
+read whole because readers wanted the objects before it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Demand:
         unused = max(0, demand.read_bytes - (demand.wanted_bytes - wanted_now))
         return max(0, demand.wanted_bytes - wanted_now - unused)
 
-    def was_in_vain(self, key: str, wanted_now: int, held_bytes: int) -> bool:
+    def is_wasteful(self, key: str, wanted_now: int, held_bytes: int) -> bool:
         """Whether more bytes of it were read and dropped than readers wanted so far.
 
         The `wanted_now` bytes do not count; they are not in memory. `held_bytes`: the bytes that
@@ -174,8 +174,8 @@ def plan_reads(
     limit = min(widened_max, RANGE_BYTES_MAX)
     wanted_now = sum(extent.length for extent in ordered)
     held_bytes = sum(stop - first for first, stop in held)
-    was_in_vain = demand.was_in_vain(key, wanted_now, held_bytes)
-    expected_bytes = 0 if was_in_vain else demand.expected_bytes(key)
+    is_wasteful = demand.is_wasteful(key, wanted_now, held_bytes)
+    expected_bytes = 0 if is_wasteful else demand.expected_bytes(key)
     spare = limit
     if not expected_bytes:
         spare = min(limit, demand.spare_bytes(key, wanted_now))

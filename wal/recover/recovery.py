@@ -32,7 +32,6 @@ from tidelog.identifiers import (
     TenureKey,
     TopicPartition,
 )
-from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.wal.format.image_codec import Images
 from tidelog.wal.format.object_format import wal_prefix
@@ -42,6 +41,7 @@ from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.tenure import Tenure, TenureEnd
 from tidelog.wal.recover.wal_reader import WalContent, WalReader
 from tidelog.wal.write.checkpoint import WalCheckpoint
+from tidelog.workers.offload import Offload
 
 WALS_AT_ONCE_MAX = 8
 HANDOVERS_AT_ONCE_MAX = 64
@@ -216,19 +216,19 @@ class _TenureSearch:
         self._offload = offload
         self._tenures = tenures
         self._ends = ends
-        self._told = told
+        self._durable_ends = told
         self._contents: dict[Incarnation, WalContent] = {}
         self._read_to: dict[Incarnation, Slot | None] = {}
-        """Up to where each WAL was asked for; None: to its end."""
+        """The slot up to which each WAL was requested; None: to its end."""
         self._given: dict[TopicPartition, TenureEnd] = {}
-        """The partitions whose tenure in question was given away, and where it ended."""
+        """The slot at which a partition's examined tenure ended, if it was given away."""
         self._next_offsets: dict[TopicPartition, int] = {}
         """The next offset of each partition that was given away, by the newest move."""
 
     async def skip_newest(
         self, waiting: Mapping[TopicPartition, int], opener: Incarnation
     ) -> dict[TopicPartition, int]:
-        """As `try_tenures`, where the newest tenures of `opener` are known to be unopened."""
+        """As `try_tenures`. The newest tenures of `opener` are known to be unopened."""
         own = [p for p, number in waiting.items() if self._tenures[p][number].incarnation == opener]
         earlier = await self._go_back(waiting, own)
         return {p: number for p, number in waiting.items() if p not in own} | earlier
@@ -263,7 +263,7 @@ class _TenureSearch:
 
     async def _read_wals(self, wanted: Mapping[Incarnation, Sequence[TopicPartition]]) -> None:
         async def read(incarnation: Incarnation) -> WalContent:
-            told = self._told.get(incarnation, FIRST_SLOT)
+            told = self._durable_ends.get(incarnation, FIRST_SLOT)
             return await self._reader.read(incarnation, ends[incarnation], told)
 
         ends = {each: self._end_of(each, partitions) for each, partitions in wanted.items()}
@@ -338,8 +338,8 @@ class _TenureSearch:
             # A missing row of the giver's checkpoint looks like a tenure that accepted nothing.
             giver = self._tenures[partition][0].incarnation
             why = (
-                f"what is there of {partition} ends at offset {state.next_offset}, but it was given"
-                f" away at {expected}"
+                f"the remaining log of {partition} ends at offset {state.next_offset}, but it was"
+                f" given away at {expected}"
             )
             state = CorruptObject(wal_prefix(giver), why)
         if isinstance(state, CorruptObject):

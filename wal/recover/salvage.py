@@ -21,7 +21,7 @@ from tidelog.errors import CorruptObject
 from tidelog.identifiers import LeaderEpoch, TenureKey, TopicPartition
 from tidelog.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from tidelog.wal.log.entries import EntryKind, IndexEntry
-from tidelog.wal.log.extents import Extent, Extents, crc_of_batch
+from tidelog.wal.log.extents import Extent, Extents
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.producer_state import ProducerState
@@ -135,18 +135,7 @@ def _fill(image: PartitionImage, first: int, last: int, filler: Filler, extents:
 
 def _append(extents: Extents, entries: Sequence[IndexEntry]) -> None:
     for entry in entries:
-        extents.append_batch(
-            Extent(
-                entry.base_offset,
-                entry.last_offset,
-                entry.max_timestamp,
-                entry.key,
-                entry.position,
-                entry.length,
-                crc_of_batch(entry.crc),
-            ),
-            entry.crc,
-        )
+        extents.append_batch(Extent.of(entry), entry.crc)
 
 
 def _epoch_at(image: PartitionImage, offset: int) -> LeaderEpoch:
@@ -165,7 +154,7 @@ class _Salvage:
         self._filler = filler
         self._aborted: list[AbortedLoss] = []
         self._doubtful: dict[int, ProducerState] = {}
-        """Producers with a transaction that was open at a hole, and that is not met again yet."""
+        """Producers whose transaction was open at a hole and has not continued behind it yet."""
         self._ahead: dict[int, list[tuple[int, int]]] = defaultdict(list)
         """For each producer its transactional entries: their places in `events`, and ordinals."""
         for place, event in enumerate(events):
@@ -178,11 +167,11 @@ class _Salvage:
         for place, event in enumerate(self._events):
             if isinstance(event, CorruptObject):
                 is_end_lost = True
-                self._doubt()
+                self._note_open_transactions()
                 continue
             entry, time_ms = event
             if self._log.next_offset < entry.base_offset and entry.kind is not EntryKind.RELOCATED:
-                self._doubt()
+                self._note_open_transactions()
                 self._fill(place, entry.base_offset)
             if entry.leader_epoch > self._log.leader_epoch:
                 self._log.begin_tenure(entry.leader_epoch)
@@ -202,7 +191,7 @@ class _Salvage:
             self._fill(len(self._events), self._log.next_offset + END_OFFSETS)
         return Salvaged(self._log.image(), tuple(self._aborted))
 
-    def _doubt(self) -> None:
+    def _note_open_transactions(self) -> None:
         image = self._log.image()
         for producer in image.producers:
             if producer.has_open_transaction:

@@ -170,7 +170,7 @@ async def guess_tail(store: ObjectStore, incarnation: Incarnation, start: Slot) 
 
 
 def _identify(data: Buffer) -> bytes:
-    """The writer id in a slot's object; none if the object is damaged, which decides the slot."""
+    """The writer id in a slot's object; none if the object is damaged: it decides the slot too."""
     try:
         return identify(data)
     except CorruptObject:
@@ -190,7 +190,7 @@ class _Sealer:
         self._clock = clock
         self._entropy = entropy
         self._incarnation = incarnation
-        self._told = told
+        self._durable_end = told
         self._wal = Sequence(store, clock, wal_prefix(incarnation), WAL_SUFFIX, _identify)
 
     async def put_seal(self, slot: Slot) -> bool:
@@ -234,7 +234,7 @@ class _Sealer:
                     return WalEnd(at, tuple(slot for slot in damaged if slot >= floor))
 
     async def _proved_end(self, start: Slot) -> Slot:
-        return await proved_end(self._store, self._incarnation, start, self._told)
+        return await proved_end(self._store, self._incarnation, start, self._durable_end)
 
     async def _first_without_data(self, start: Slot) -> Slot:
         """The first slot from `start` on that is empty or holds a seal."""

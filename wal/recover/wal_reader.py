@@ -12,7 +12,6 @@ from typing import TypeAlias
 from tidelog.concurrency import read_all
 from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import FIRST_SLOT, Incarnation, MetadataStamp, Slot, TenureKey
-from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
 from tidelog.wal.format.object_format import ObjectHeader, ObjectKind, wal_key
 from tidelog.wal.format.slot_index import SlotIndex
@@ -24,6 +23,7 @@ from tidelog.wal.write.checkpoint import (
     decode_checkpoint,
     newest_checkpoint,
 )
+from tidelog.workers.offload import Offload
 
 READS_AT_ONCE_MAX = 128
 READ_AHEAD_SLOTS_MAX = 32
@@ -50,7 +50,7 @@ class WalContent:
     def end(self) -> Slot:
         return Slot(self.start + len(self.slots))
 
-    def whole_from(self, start: Slot) -> Sequence[SlotIndex]:
+    def sound_from(self, start: Slot) -> Sequence[SlotIndex]:
         """The slots from `start` up to the first damaged or unread slot."""
         if not self.start <= start <= self.end:
             return ()
@@ -58,7 +58,7 @@ class WalContent:
         return [slot for slot in takewhile(_is_whole, slots) if isinstance(slot, SlotIndex)]
 
     @property
-    def misses_objects(self) -> bool:
+    def has_missing_objects(self) -> bool:
         """Whether an object of it is missing."""
         parts = (self.checkpoint, *self.slots)
         return any(isinstance(part, MissingObject) for part in parts)
@@ -193,12 +193,12 @@ class WalReader:
         floor = await newest_checkpoint(self._store, incarnation)
         while True:
             content = await self.read_from(incarnation, floor, end, told)
-            if end is not None and not content.misses_objects:
+            if end is not None and not content.has_missing_objects:
                 return content
             newest = await newest_checkpoint(self._store, incarnation)
             if newest == floor:
                 return content
-            if not content.misses_objects and newest is not None and newest <= content.end:
+            if not content.has_missing_objects and newest is not None and newest <= content.end:
                 return content
             floor = newest
 
@@ -217,7 +217,7 @@ class WalReader:
         checkpoint = None if floor is None else await self._read_checkpoint(incarnation, floor)
         start = Slot(0) if floor is None else floor
         known = self._known.get(incarnation)
-        slots: list[SlotIndex | CorruptObject] = [*(known.whole_from(start) if known else ())]
+        slots: list[SlotIndex | CorruptObject] = [*(known.sound_from(start) if known else ())]
         if end is None:
             slots += await self._read_to_the_end(incarnation, Slot(start + len(slots)), told)
         else:

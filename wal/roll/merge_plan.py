@@ -24,7 +24,7 @@ class WalMergeLimits:
     """The limits of merges."""
 
     objects_max: int
-    """With more old objects with live bytes than this, some are merged; at least 2."""
+    """If more old objects than this have live bytes, some are merged; at least 2."""
     bytes_max: int
     """The bytes that one merge copies."""
     sources_max: int

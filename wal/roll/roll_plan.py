@@ -53,7 +53,7 @@ class Backlog(NamedTuple):
 
     @property
     def urgency(self) -> float:
-        """The larger of both shares; due from 1 on. It grows until the roll, so each roll comes."""
+        """The larger of both shares; due from 1 on. It grows until the roll comes."""
         return max(self.fullness, self.lateness)
 
 
@@ -94,11 +94,11 @@ def plan_rolls(backlogs: Iterable[Backlog], limits: RollLimits) -> list[Roll]:
             Roll(each, RollReason.SIZE if each.fullness >= each.lateness else RollReason.AGE)
             for each in due
         ),
-        *(Roll(each, RollReason.PRESSURE) for each in _pressed(rest, limits)),
+        *(Roll(each, RollReason.PRESSURE) for each in _largest_under_pressure(rest, limits)),
     ]
 
 
-def _pressed(rest: list[Backlog], limits: RollLimits) -> list[Backlog]:
+def _largest_under_pressure(rest: list[Backlog], limits: RollLimits) -> list[Backlog]:
     """The largest backlogs that are not due, until the rest is within `wal_bytes_max`."""
     left = sum(each.wal_bytes for each in rest)
     if left <= limits.wal_bytes_max:

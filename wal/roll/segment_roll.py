@@ -1,8 +1,8 @@
 """From the WAL's record batches to a segment of committed records. Pure; runs in a worker.
 
-`SegmentRoll.take_up` proves the bytes of some extents and makes rows of them. If they contain
-transactional batches, the caller first reads the transactions' ordinals in the indexes of the WAL
-objects and passes them to `SegmentRoll.add`. The batches themselves do not contain ordinals.
+`SegmentRoll.try_add` proves the bytes of some extents and makes rows of them. Transactional
+batches also need the ordinals of their transactions, which the batches do not contain. The caller
+reads them in the indexes of the WAL objects and passes them to `SegmentRoll.add`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tidelog.wal.read.ordinals import OrdinalColumns, Ordinals, extent_ordinals
 from tidelog.wal.read.verify import StoredBatches, VerifiedBatches, verify
 
 SLICE_BYTES = 2 * 1024 * 1024
-"""The bytes of records that are rows at a time."""
+"""The bytes of records that are held as rows at a time."""
 SLICE_ROWS = 1 << 14
 """The limit for small records: a row takes more memory than their bytes."""
 _DAMAGE = (MalformedBatch, CorruptCompression, DecompressedTooLarge)
@@ -65,7 +65,7 @@ def scan(pieces: Sequence[StoredBatches]) -> ScannedExtents:
     starts = np.cumsum([0, *(len(each.data) for each in verified[:-1])])
     found = np.concatenate([np.array(each.positions, np.int64) for each in verified])
     positions = found + np.repeat(starts, counts)
-    buffer = verified[0].data if len(verified) == 1 else _side_by_side(verified)
+    buffer = verified[0].data if len(verified) == 1 else _concatenated(verified)
     headers = headers_of(buffer, positions)
     is_data = _flags(headers, CONTROL_FLAG, TRANSACTIONAL_FLAG) == TRANSACTIONAL_FLAG
     has_data = np.logical_or.reduceat(is_data, first_batches).tolist()
@@ -85,7 +85,7 @@ def scan(pieces: Sequence[StoredBatches]) -> ScannedExtents:
     )
 
 
-def _side_by_side(pieces: Sequence[VerifiedBatches]) -> Buffer:
+def _concatenated(pieces: Sequence[VerifiedBatches]) -> Buffer:
     """The extents' bytes in one buffer."""
     views = [memoryview(each.data) for each in pieces]
     parts = [np.frombuffer(view, np.uint8) for view in views]
@@ -112,7 +112,7 @@ def _flags(headers: BatchHeaders, *flags: int) -> NDArray[np.int16]:
 
 
 class Undecided(NamedTuple):
-    """The result of `take_up` that needs ordinals: the extents are proved, and not yet rows."""
+    """The result of `try_add` that needs ordinals: the extents are proved, but not yet rows."""
 
     transactional: frozenset[str]
     """The objects whose indexes hold the ordinals."""
@@ -135,7 +135,7 @@ class RollProgress(NamedTuple):
 class SegmentRoll:
     """One segment as it grows. The caller keeps its file.
 
-    It holds a row group, the bytes of one call of `take_up`, and a decompressed slice of them.
+    It holds a row group, the bytes of one call of `try_add`, and a decompressed slice of them.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class SegmentRoll:
         self._damage: CorruptObject | None = None
         """The error that ended this roll. The segment may have rows of the damaged batches."""
 
-    def take_up(
+    def try_add(
         self, pieces: Sequence[StoredBatches], upper: int, aborted: Sequence[AbortedRange]
     ) -> RollProgress | Undecided:
         """Take up the next consecutive extents of the log, up to `upper`, and return the progress.
@@ -175,7 +175,7 @@ class SegmentRoll:
     def add(
         self, upper: int, aborted: Sequence[AbortedRange], ordinals: OrdinalColumns
     ) -> RollProgress:
-        """Take up the extents for which `take_up` returned Undecided.
+        """Take up the extents for which `try_add` returned Undecided.
 
         `ordinals`: for the objects in `Undecided.transactional`. CorruptObject names the object
         whose batches are damaged; this roll cannot continue then.
@@ -194,7 +194,7 @@ class SegmentRoll:
         try:
             self._write(scanned, chosen, aborted, ordinals)
         except _DAMAGE as error:
-            self._damage = self._blame(scanned, chosen, error)
+            self._damage = self._first_damage(scanned, chosen, error)
             raise self._damage from error
         self._wal_bytes += int(
             (scanned.headers["batch_length"][chosen].astype(np.int64) + LENGTH_PREFIX_SIZE).sum()
@@ -248,7 +248,9 @@ class SegmentRoll:
                 rows = rows.slice(int(np.searchsorted(offsets, floor)))
             self._writer.write(rows)
 
-    def _blame(self, scanned: ScannedExtents, chosen: slice, error: Exception) -> CorruptObject:
+    def _first_damage(
+        self, scanned: ScannedExtents, chosen: slice, error: Exception
+    ) -> CorruptObject:
         """The error of the first extent that does not decode alone."""
         ends = [*scanned.first_batches[1:], len(scanned.positions)]
         for extent, first, end in zip(scanned.extents, scanned.first_batches, ends, strict=True):

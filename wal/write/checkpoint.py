@@ -33,7 +33,6 @@ from tidelog.clock import Clock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, MetadataStamp, Slot
-from tidelog.offload import Offload
 from tidelog.storage.object_store import Buffer, ObjectStore, StoreError
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.wal.format.image_codec import Images, encode_block, join_blocks
@@ -41,6 +40,7 @@ from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.metrics import CheckpointMetrics
 from tidelog.wal.write.checkpoint_images import CheckpointImages, SettledBlock
 from tidelog.wal.write.writer import DurableSlot, WalWriter
+from tidelog.workers.offload import Offload
 
 CHECKPOINT_MAGIC = b"TIDECKPT"
 FIRST_FORMAT_VERSION = 1
@@ -259,7 +259,7 @@ class Checkpointer:
         return self._writer.durable_end - (self._schedule.newest or Slot(0))
 
     @property
-    def has_news(self) -> bool:
+    def has_changes(self) -> bool:
         """True if a checkpoint taken now would differ from the newest."""
         return self.slots_since > 0 or self._has_changed
 
@@ -268,7 +268,7 @@ class Checkpointer:
         return self._is_missing or self._partitions.have_changed
 
     @asynccontextmanager
-    async def held_off(self) -> AsyncIterator[None]:
+    async def paused(self) -> AsyncIterator[None]:
         """Prevent checkpoints within the context.
 
         Changes to the logs in it are in all later checkpoints, and in no earlier one (D1).

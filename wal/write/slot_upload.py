@@ -15,7 +15,6 @@ from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import Fenced, TidelogError
 from tidelog.identifiers import Incarnation, Slot, TenureKey
-from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore, StoreError
 from tidelog.storage.sequence import AppendUndecided, Sequence, SequenceGone, Taken
 from tidelog.wal.format.object_format import (
@@ -28,6 +27,7 @@ from tidelog.wal.format.object_format import (
     wal_prefix,
 )
 from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
+from tidelog.workers.offload import Offload
 
 _INLINE_BYTES_MAX = 128 * 1024
 """Up to this size, assembling a slot takes less time than passing it to a thread."""

@@ -41,7 +41,6 @@ from tidelog.identifiers import (
     MetadataStamp,
     Slot,
 )
-from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.format.object_format import SlotStamps
 from tidelog.wal.log.extents import SlotEffect
@@ -51,6 +50,7 @@ from tidelog.wal.write.buffer import SlotBuffer
 from tidelog.wal.write.slot_entries import BatchEntry, MarkerEntry, SlotEntry
 from tidelog.wal.write.slot_filling import SlotFilling
 from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader, WalLost
+from tidelog.workers.offload import Offload
 
 __all__ = ["DurableSlot", "Told", "WalClosed", "WalLost", "WalWriter"]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.access import Access, Need, Want
 from tidelog.coordinator.cluster.state.state import ClusterState
+from tidelog.security.acl_codes import AclOperation, ResourceType
 
 VERSION_MAX = 2**15 - 1
 ALL_VERSIONS = range(VERSION_MAX)

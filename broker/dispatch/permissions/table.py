@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.access import Access, Need, Want, cluster, needed
 from tidelog.broker.dispatch.permissions.declarations import (
     VERSION_MAX,
@@ -28,6 +27,7 @@ from tidelog.protocol.api import ApiKey, OwnApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.own.features import NO_LEVEL
 from tidelog.protocol.wire import NULL_UUID
+from tidelog.security.acl_codes import AclOperation, ResourceType
 
 READ, WRITE = AclOperation.READ, AclOperation.WRITE
 CREATE, DELETE = AclOperation.CREATE, AclOperation.DELETE
@@ -59,7 +59,7 @@ def _on(operation: AclOperation, kind: ResourceType, field: str) -> NeedsOfReque
     return lambda asking: (Need.of(Want(operation, kind, getattr(asking.request, field))),)
 
 
-def _both(*each: NeedsOfRequest) -> NeedsOfRequest:
+def _read_and_write(*each: NeedsOfRequest) -> NeedsOfRequest:
     return lambda asking: (need for needs in each for need in needs(asking))
 
 
@@ -388,10 +388,14 @@ _TRANSACTIONS: Final[Mapping[int, Permission]] = {
         ),
     ),
     ApiKey.ADD_OFFSETS_TO_TXN: Permission(
-        whole=_both(_on(WRITE, TRANSACTIONAL_ID, "transactional_id"), _on(READ, GROUP, "group_id"))
+        whole=_read_and_write(
+            _on(WRITE, TRANSACTIONAL_ID, "transactional_id"), _on(READ, GROUP, "group_id")
+        )
     ),
     ApiKey.TXN_OFFSET_COMMIT: Permission(
-        whole=_both(_on(WRITE, TRANSACTIONAL_ID, "transactional_id"), _on(READ, GROUP, "group_id")),
+        whole=_read_and_write(
+            _on(WRITE, TRANSACTIONAL_ID, "transactional_id"), _on(READ, GROUP, "group_id")
+        ),
         parts=(Parts(("topics",), ("topics",), _but_progress(_each(READ, TOPIC, "name"))),),
     ),
     ApiKey.END_TXN: Permission(whole=_on(WRITE, TRANSACTIONAL_ID, "transactional_id")),

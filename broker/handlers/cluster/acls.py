@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Final, TypeAlias, TypeVar
 
-from tidelog.acl_codes import (
-    CLUSTER_NAME,
-    AclOperation,
-    PatternType,
-    PermissionType,
-    ResourceType,
-)
 from tidelog.broker.handlers.metadata_change import ChangeFailed, change_metadata
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import ClusterServices
@@ -41,6 +35,13 @@ from tidelog.protocol.schemas.security.acls import (
     DescribeAclsRequest,
     DescribeAclsResource,
     DescribeAclsResponse,
+)
+from tidelog.security.acl_codes import (
+    CLUSTER_NAME,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
 )
 
 _NO_AUTHORIZER: Final = (
@@ -88,19 +89,12 @@ async def create_acls(
     for creation in request.creations:
         result = AclCreationResult(error_message=None)
         results.append(result)
-        try:
-            if broker.authorizer is None:
-                raise _Fault(ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER)
+        with _faults_in(result):
+            _require_authorizer(broker)
             rules.append(_rule(creation))
-        except _Fault as fault:
-            result.error_code, result.error_message = fault.code, str(fault)
-    try:
+    with _faults_in(*(result for result in results if not result.error_code)):
         if rules:
             await _change(broker, lambda state: creating(state, rules))
-    except _Fault as fault:
-        for result in results:
-            if not result.error_code:
-                result.error_code, result.error_message = fault.code, str(fault)
     return CreateAclsResponse(results=results)
 
 
@@ -113,12 +107,9 @@ async def delete_acls(
     for each in request.filters:
         result = DeleteAclsFilterResult(error_message=None)
         results.append(result)
-        try:
-            if broker.authorizer is None:
-                raise _Fault(ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER)
+        with _faults_in(result):
+            _require_authorizer(broker)
             filters.append(_filter(each))
-        except _Fault as fault:
-            result.error_code, result.error_message = fault.code, str(fault)
     valid = [result for result in results if not result.error_code]
     selected: list[list[AclRule]] = []
 
@@ -127,16 +118,27 @@ async def delete_acls(
         selected, changes = deleting(state, filters)
         return changes
 
-    try:
+    with _faults_in(*valid):
         if filters:
             await _change(broker, build)
-    except _Fault as fault:
-        for result in valid:
-            result.error_code, result.error_message = fault.code, str(fault)
-    else:
         for result, rules in zip(valid, selected, strict=True):
             result.matching_acls = [_deleted(rule) for rule in rules]
     return DeleteAclsResponse(filter_results=results)
+
+
+@contextmanager
+def _faults_in(*results: AclCreationResult | DeleteAclsFilterResult) -> Iterator[None]:
+    """Answer a _Fault in the results."""
+    try:
+        yield
+    except _Fault as fault:
+        for result in results:
+            result.error_code, result.error_message = fault.code, str(fault)
+
+
+def _require_authorizer(broker: ClusterServices) -> None:
+    if broker.authorizer is None:
+        raise _Fault(ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER)
 
 
 async def _change(broker: ClusterServices, build: _Change) -> None:

@@ -9,7 +9,6 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from tidelog.acl_codes import ResourceType
 from tidelog.broker.authorization.access import Access, cluster_operations, operations_of
 from tidelog.broker.handlers.cluster.mutations import Mutations
 from tidelog.broker.handlers.cluster.visible_topics import may_create, visible_of
@@ -52,6 +51,7 @@ from tidelog.protocol.schemas.cluster.metadata import (
     MetadataResponseTopic,
 )
 from tidelog.protocol.wire import NULL_UUID
+from tidelog.security.acl_codes import ResourceType
 
 logger = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.access import Access, Need, Want, cluster
 from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.security.acl_codes import AclOperation, ResourceType
 
 SLICE_TOPICS: Final = 256
 """Topics that a slice of the event loop asks about."""

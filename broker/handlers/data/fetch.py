@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 
-from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.access import Access
 from tidelog.broker.handlers.data.current_leaders import CurrentLeaders
 from tidelog.broker.handlers.request_context import RequestContext
@@ -32,6 +31,7 @@ from tidelog.protocol.schemas.fetch import (
     NodeEndpoint,
 )
 from tidelog.protocol.wire import STEP_ELEMENTS
+from tidelog.security.acl_codes import AclOperation, ResourceType
 
 API_NAME = "Fetch"
 TOPIC_IDS_FROM = 13
@@ -172,7 +172,7 @@ def _responses(
         target = read.target
         has_records = read.found.size_bytes > 0
         if plan.session is not None:
-            news = target.worth_telling(
+            news = target.update_if_changed(
                 records=has_records,
                 error=read.code is not ErrorCode.NONE,
                 high_watermark=read.high_watermark,

@@ -92,9 +92,9 @@ def _conclude(broker: DataServices, begun: _Begun) -> None:
     if not done.done():
         # This request no longer waits for it; the roll continues.
         done.cancel()
-        hindrance = broker.roller.hindrance(partition)
+        failure = broker.roller.failure_of(partition)
         result.error_code = ErrorCode.REQUEST_TIMED_OUT
-        result.error_message = "the roll takes longer" if hindrance is None else str(hindrance)
+        result.error_message = "the roll takes longer" if failure is None else str(failure)
         return
     error = done.exception()
     if isinstance(error, PartitionError):

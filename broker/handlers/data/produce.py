@@ -250,7 +250,7 @@ class _Answering:
         # With acks 0 no client retries, so the request waits as long as necessary.
         if self._deadline is None and self._request.acks != 0:
             seconds = max(self._request.timeout_ms, 1) / 1000
-            self._deadline = self._broker.appender.deadlines.add(seconds, self._late)
+            self._deadline = self._broker.appender.deadlines.add(seconds, self._time_out)
 
     def _admitted(self, admitting: asyncio.Future[None]) -> None:
         error = None if admitting.cancelled() else admitting.exception()
@@ -289,7 +289,7 @@ class _Answering:
     def _fail(self, error: TidelogError) -> None:
         self._finish(AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)))
 
-    def _late(self) -> None:
+    def _time_out(self) -> None:
         """Answer with REQUEST_TIMED_OUT.
 
         Without it, a stalled store would let retries of the same batches fill the memory.

@@ -83,7 +83,7 @@ async def consumer_group_heartbeat(
     )
     groups = broker.coordinators.groups
     groups.note_use(request.group_id, context.client_id, request.rack_id)
-    return await _heard(ask(broker, request.group_id, command))
+    return await _heartbeat_response(ask(broker, request.group_id, command))
 
 
 async def _matches(broker: GroupServices, request: ConsumerGroupHeartbeatRequest) -> Matches | None:
@@ -114,7 +114,7 @@ def _owned(
     return owned
 
 
-async def _heard(asked: Awaitable[Reply]) -> ConsumerGroupHeartbeatResponse:
+async def _heartbeat_response(asked: Awaitable[Reply]) -> ConsumerGroupHeartbeatResponse:
     try:
         reply = await reply_of(ConsumerHeartbeatReply, asked)
     except CoordinatorRefused as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from tidelog.acl_codes import ResourceType
 from tidelog.broker.authorization.access import operations_of
 from tidelog.broker.handlers.groups.group_requests import ask, ask_runtime, reply_of
 from tidelog.broker.handlers.request_context import RequestContext
@@ -56,6 +55,7 @@ from tidelog.protocol.schemas.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from tidelog.security.acl_codes import ResourceType
 
 REBALANCE_TIMEOUT_FROM = 1
 KNOWN_MEMBER_ID_FROM = 4
@@ -164,10 +164,10 @@ def heartbeat(
         request.group_id, request.generation_id, request.member_id, request.group_instance_id
     )
     broker.coordinators.groups.note_use(request.group_id, context.client_id)
-    return _heard(ask(broker, request.group_id, command))
+    return _heartbeat_response(ask(broker, request.group_id, command))
 
 
-async def _heard(asked: Awaitable[Reply]) -> HeartbeatResponse:
+async def _heartbeat_response(asked: Awaitable[Reply]) -> HeartbeatResponse:
     try:
         reply = await reply_of(HeartbeatReply, asked)
     except CoordinatorRefused as error:

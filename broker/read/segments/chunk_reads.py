@@ -15,7 +15,6 @@ from tidelog.broker.read.flights import AtOnce, Flight, Flights
 from tidelog.broker.read.segments.chunk import Chunk, encode_group, group_range
 from tidelog.broker.read.segments.segment_indexes import SegmentIndexes
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import Offload
 from tidelog.records.compression import Compression
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.segment.segment import Segment
@@ -23,6 +22,7 @@ from tidelog.storage.segment.segment_index import SegmentIndex
 from tidelog.storage.segment.segment_reader import read_groups
 from tidelog.wal.log.leader_epochs import EpochStart
 from tidelog.wal.read.read_cache import ReadMemory
+from tidelog.workers.offload import Offload
 
 READS_AT_ONCE = AtOnce(16, 64 * 1024 * 1024)
 AHEAD_AT_ONCE = AtOnce(4, 32 * 1024 * 1024)
@@ -185,11 +185,11 @@ class ChunkReads(Flights):
         flight = _GroupFlight(index, groups, is_ahead=is_ahead)
         keys = [_ChunkKey(index.key, group, source.codec) for group in groups]
         self._flights.update(dict.fromkeys(keys, flight))
-        bring = partial(self._bring, source, flight)
+        bring = partial(self._make_chunks, source, flight)
         self.begin(flight, bring, partial(self._landed, flight, keys), "segment read")
         return flight
 
-    async def _bring(self, source: ChunkSource, flight: _GroupFlight) -> None:
+    async def _make_chunks(self, source: ChunkSource, flight: _GroupFlight) -> None:
         """Read the range, and make chunks of its row groups, one at a time."""
         index, groups = flight.index, list(flight.arrivals)
         start, data = await read_groups(self._store, index, groups[0], groups[-1])

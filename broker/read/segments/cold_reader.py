@@ -84,7 +84,7 @@ class ColdReader:
             segment = None if table is None else table.at(found.next_offset)
             base_offset = log.table_next if segment is None else segment.name.base_offset
             if table is not None and found.next_offset < base_offset:
-                self._pass_gap(log, found, min(base_offset, log.table_next))
+                self._cover_gap(log, found, min(base_offset, log.table_next))
                 continue
             part = self._part(source, segment, found.next_offset, log.table_next)
             chunk = None
@@ -152,7 +152,7 @@ class ColdReader:
         length = min(rows_bytes, ROW_GROUP_BYTES)
         return SegmentPart(segment.key(topic_id), length, source, offset, segment, table_next)
 
-    def _pass_gap(self, log: PartitionLog, found: LogSlice, following: int) -> None:
+    def _cover_gap(self, log: PartitionLog, found: LogSlice, following: int) -> None:
         """Cover the offsets up to the next segment, or to the table's end."""
         batches = empty_batches(
             found.next_offset, following, log.leader_epoch_of(found.next_offset)

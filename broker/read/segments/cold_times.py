@@ -72,7 +72,7 @@ class ColdTimes:
     async def _first_since(
         self, partition: TopicPartition, table: PartitionTable, timestamp_ms: int, lower: int
     ) -> TimedRow | None:
-        segment = _later(table.since(timestamp_ms), table.at(lower))
+        segment = _later_segment(table.since(timestamp_ms), table.at(lower))
         while segment is not None:
             latest = segment.timestamp_max
             # Only a segment across the log's start may have rows that do not count.
@@ -120,7 +120,7 @@ def _order(row: TimedRow) -> tuple[int, int]:
     return -row.timestamp_ms, row.offset
 
 
-def _later(one: Segment | None, other: Segment | None) -> Segment | None:
+def _later_segment(one: Segment | None, other: Segment | None) -> Segment | None:
     """The segment with the higher offsets; None if there is none."""
     if one is None or other is None:
         return None

@@ -7,11 +7,11 @@ from collections import OrderedDict
 
 from tidelog.broker.read.flights import ReadGate
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_index import SegmentIndex
 from tidelog.storage.segment.segment_reader import SegmentReader
+from tidelog.workers.offload import Offload
 
 MEMORY_A_BYTE = 10
 """The approximate memory of a decoded and indexed footer for each stored byte."""

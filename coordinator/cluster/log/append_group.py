@@ -33,7 +33,7 @@ class Composition:
     errors: tuple[Exception | None, ...]
 
     @property
-    def rests_on_state(self) -> bool:
+    def depends_on_state(self) -> bool:
         """Whether some answer depends on the state alone and not on the entry's success."""
         return not self.records or any(error is not None for error in self.errors)
 

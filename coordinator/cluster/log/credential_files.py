@@ -101,7 +101,7 @@ async def change_credentials(
         if old is not None:
             await _delete(store, old)
         return
-    raise Refused("credentials are being changed all the time; nothing was changed. Try again")
+    raise Refused("other changes of credentials came first; nothing was changed. Try again")
 
 
 def _record(

@@ -103,7 +103,7 @@ async def list_leases(store: ObjectStore) -> AsyncIterator[tuple[str, Lease]]:
                 yield meta.key, lease
 
 
-async def told_durable(store: ObjectStore, info: BrokerInfo) -> Slot:
+async def read_durable_end(store: ObjectStore, info: BrokerInfo) -> Slot:
     """The number of durable slots in an incarnation's WAL, by its lease and its fence (C10).
 
     Raises StoreError, UnsupportedFormat.
@@ -135,7 +135,7 @@ class LeaseObservation:
     """The answer that first showed the present value."""
     _value: tuple[int, str] | None = None
 
-    def saw(
+    def observed(
         self, lease: Lease | None, last_entry: int, asked_at: float, answered_at: float
     ) -> LeaseObservation:
         """The observation after one more read of the lease and of the incarnation's newest

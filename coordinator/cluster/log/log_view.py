@@ -258,7 +258,7 @@ def following(
         raise CorruptObject(
             key,
             f"it follows an entry with checksum {entry.previous:08x}, and the one before it has"
-            f" {before:08x}: that one is another than the one that was there."
+            f" {before:08x}: the entry before it has been replaced."
             f" {DAMAGED_LOG_REMEDY}",
         )
     try:

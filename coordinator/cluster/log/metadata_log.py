@@ -28,7 +28,6 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, InvalidConfiguration, Refused, TidelogError
 from tidelog.identifiers import Epoch, MetadataStamp
-from tidelog.offload import InlineOffload, Offload
 from tidelog.storage.object_store import (
     ObjectStore,
     StoreError,
@@ -36,6 +35,7 @@ from tidelog.storage.object_store import (
     StoreOutcomeUnknown,
 )
 from tidelog.storage.sightings import Sightings
+from tidelog.workers.offload import InlineOffload, Offload
 
 GROUP_BUILDS_MAX = 1000
 _OPEN_ATTEMPTS_MAX = 5
@@ -189,8 +189,8 @@ class MetadataLog:
     async def includes(self, stamp: MetadataStamp) -> bool:
         """Whether an object with this stamp is of this log's history.
 
-        For objects that a broker can do without; `verify` is for the others. Raises CorruptObject
-        and StoreError.
+        Use it for objects that a broker does not need, and `verify` for the others. Raises
+        CorruptObject and StoreError.
         """
         if stamp.sequence > self.state.sequence:
             await self.refresh()
@@ -236,7 +236,7 @@ class MetadataLog:
             if await check_unused(self._store):
                 entry = self._next_entry(None, (new_cluster(self._new_cluster_uuid()),))
                 await self._view.put(entry, encode_entry(entry), self.state.apply(entry))
-        raise CorruptObject(self._view.key(0), "clusters are created and removed here all the time")
+        raise CorruptObject(self._view.key(0), "clusters are created and removed here repeatedly")
 
     async def _verify_stamps(self) -> None:
         """Compare the log with the stamps of all other writers, before anything is appended."""
@@ -259,7 +259,7 @@ class MetadataLog:
                 self._end(cut_off)
                 _settle(group, cut_off)
                 raise
-            except Exception as error:  # noqa: BLE001 - every waiting and later caller gets it
+            except Exception as error:  # noqa: BLE001 - raised to every waiting and later caller
                 self._end(error)
                 _settle(group, error)
 
@@ -283,7 +283,7 @@ class MetadataLog:
         just_read = False
         while True:
             composed = compose(self.state, author, [each.build for each in group])
-            if composed.rests_on_state and not just_read:
+            if composed.depends_on_state and not just_read:
                 # A refusal and an empty change are answers too, and must not rest on an old state.
                 before = self.state.sequence
                 await self._view.catch_up()

@@ -53,7 +53,7 @@ async def check_unused(store: ObjectStore) -> bool:
         if meta.key.startswith(DATA_FOLDERS):
             raise ForeignObjects(
                 f"{store.url} holds {meta.key}, but no metadata log under {LOG_PREFIX}: a cluster"
-                " was removed from here in part, or the address is not quite the right one."
+                " was removed from here in part, or the address is slightly wrong."
                 " Nothing there was changed. Check the address, or empty the prefix"
             )
         raise ForeignObjects(

@@ -11,7 +11,6 @@ from tidelog.coordinator.cluster.log.prefix import LOG_PREFIX, LOG_SUFFIX, SNAPS
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot, encode_snapshot
 from tidelog.errors import CorruptObject, MissingObject
-from tidelog.offload import Offload
 from tidelog.storage.object_store import (
     IfAbsent,
     ObjectMeta,
@@ -22,6 +21,7 @@ from tidelog.storage.object_store import (
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.storage.sightings import Sightings
 from tidelog.storage.superseded import retry_if_superseded
+from tidelog.workers.offload import Offload
 
 SNAPSHOT_SUFFIX = ".json"
 
@@ -84,7 +84,7 @@ class Snapshots:
         data = await self._offload.run(encode_snapshot, state, self._clock.time_ms())
         with suppress(PreconditionFailed):
             await self._store.put(_key(state.sequence), data, IfAbsent())
-        self.seen.saw(_key(state.sequence), self._clock.monotonic())
+        self.seen.record(_key(state.sequence), self._clock.monotonic())
 
     async def collect(self, grace_ms: int) -> int:
         """Delete the entries and snapshots below a snapshot older than the grace (A2).

@@ -164,13 +164,13 @@ def plan_moves(
     giver: Epoch,
     tolerance_percent: int,
     moves_max: int,
-    stuck: Container[TopicPartition] = (),
+    unmovable: Container[TopicPartition] = (),
     wanted: Mapping[TopicPartition, str] = MappingProxyType({}),
 ) -> dict[TopicPartition, Epoch]:
     """The partitions that `giver` gives away now, at most `moves_max`, with their receivers.
 
-    `stuck`: partitions that it cannot give. `wanted`: the zones in which partitions are wanted; the
-    giver keeps those of its own zone rather than others.
+    `unmovable`: partitions that it cannot give. `wanted`: the zones in which partitions are wanted;
+    the giver keeps those of its own zone rather than others.
 
     Empty if the giver has at most its fair share and `tolerance_percent` more. A giver beyond the
     tolerance gives all that is above the fair share, so that the next plan is empty.
@@ -182,7 +182,9 @@ def plan_moves(
         group = sorted(group, key=lambda owned: wanted.get(owned[0]) == rack is not None)
         room = moves_max - len(moves)
         balance = _Balance(state, group)
-        moves |= balance.given_by(giver, tolerance_percent, room, lambda place: place not in stuck)
+        moves |= balance.given_by(
+            giver, tolerance_percent, room, lambda place: place not in unmovable
+        )
     return moves
 
 
@@ -192,7 +194,7 @@ def plan_zone_moves(
     wanted: Mapping[TopicPartition, str],
     tolerance_percent: int,
     moves_max: int,
-    stuck: Container[TopicPartition] = (),
+    unmovable: Container[TopicPartition] = (),
 ) -> dict[TopicPartition, Epoch]:
     """Of the giver's partitions, some that are wanted in other zones, with receivers there.
 
@@ -208,7 +210,7 @@ def plan_zone_moves(
             zone = wanted.get(place, rack)
             if len(moves) == moves_max:
                 return moves
-            if owner != giver or zone == rack or place in stuck:
+            if owner != giver or zone == rack or place in unmovable:
                 continue
             receiver = balance.receiver_in(zone, giver, tolerance_percent)
             if receiver is not None:

@@ -22,7 +22,7 @@ from tidelog.client.settings import ClientSettings
 from tidelog.client.transport import BrokerConnection
 from tidelog.clock import Clock
 from tidelog.concurrency import all_results
-from tidelog.coordinator.cluster.log.leases import told_durable
+from tidelog.coordinator.cluster.log.leases import read_durable_end
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.lease_watch import (
@@ -236,7 +236,7 @@ class ConnectionWatch:
         present = (await self._log.refresh()).brokers.get(info.epoch)
         if present is not None:
             found.last_entry = present.last_entry
-            found.durable_end = await told_durable(self._store, present)
+            found.durable_end = await read_durable_end(self._store, present)
 
     async def _ask_others(self, info: BrokerInfo, found: _Findings) -> None:
         async def ask(epoch: Epoch, connection: BrokerConnection) -> None:

@@ -120,12 +120,12 @@ class _Watch:
         return self.silent_since is not None
 
     @property
-    def shows_life(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it was seen to change, and is not silent since."""
         return not self.is_silent and self.observation.signs_of_life > 0
 
-    def saw(self, info: BrokerInfo, lease: Lease | None, look: Look) -> _Watch:
-        seen = self.observation.saw(lease, info.last_entry, look.asked_at, look.answered_at)
+    def observed(self, info: BrokerInfo, lease: Lease | None, look: Look) -> _Watch:
+        seen = self.observation.observed(lease, info.last_entry, look.asked_at, look.answered_at)
         told = self.durable_end
         if lease is not None and lease.epoch == info.epoch:
             told = max(told, lease.wal.durable_end)
@@ -135,7 +135,7 @@ class _Watch:
         since = look.answered_at if self.silent_since is None else self.silent_since
         return replace(watch, silent_since=since)
 
-    def judged_anew(self, now: float) -> _Watch:
+    def confirmed_again(self, now: float) -> _Watch:
         """The watch after another fence: silent, but to be confirmed again."""
         return replace(self, silent_since=now, turn_at=None) if self.is_silent else self
 
@@ -175,7 +175,7 @@ class LeaseWatch:
         others = ring_after(self._me, state)
         return others if self._all_watched_since is not None else others[:WATCHED_BROKERS]
 
-    def saw(
+    def observed(
         self, state: ClusterState, look: Look, renewal: Renewal | None, uniform: Uniform
     ) -> Verdict | None:
         """The incarnation to fence now, after one more look.
@@ -200,7 +200,8 @@ class LeaseWatch:
         alone = all(info.epoch in self.silent for info in others)
         if another_fenced and not alone:
             self._watches = {
-                epoch: watch.judged_anew(look.answered_at) for epoch, watch in self._watches.items()
+                epoch: watch.confirmed_again(look.answered_at)
+                for epoch, watch in self._watches.items()
             }
         self._take_turns(others, look.asked_at, renewal, uniform)
         for watch in self._watches.values():
@@ -210,7 +211,7 @@ class LeaseWatch:
                 return Verdict(watch.info, last_entry, watch.durable_end, live, alone)
         return None
 
-    def next_look_at(self, look: Look) -> float:
+    def next_read_at(self, look: Look) -> float:
         """When to look again after this look; earlier than a heartbeat if a decision is due."""
         heartbeat = self._heartbeat_seconds
         due = [look.asked_at + heartbeat]
@@ -237,7 +238,7 @@ class LeaseWatch:
             return watch
         if watch is None or look.asked_at - watch.asked_at > self._gap_seconds_max:
             watch = _Watch.begin(info, look.asked_at)
-        return watch.saw(info, look.leases[info.epoch], look)
+        return watch.observed(info, look.leases[info.epoch], look)
 
     def _widen_or_narrow(self, others: Sequence[BrokerInfo], now: float) -> None:
         """Watch all brokers from when the next three are silent until one of them is known to live.
@@ -245,7 +246,7 @@ class LeaseWatch:
         A broker that has just come into the watch is neither silent nor known to live.
         """
         near = [self._watches.get(info.epoch) for info in others[:WATCHED_BROKERS]]
-        if len(others) <= WATCHED_BROKERS or any(watch and watch.shows_life for watch in near):
+        if len(others) <= WATCHED_BROKERS or any(watch and watch.is_alive for watch in near):
             self._all_watched_since = None
         elif self._all_watched_since is None and all(watch and watch.is_silent for watch in near):
             self._all_watched_since = now

@@ -12,8 +12,8 @@ from tidelog.concurrency import all_results
 from tidelog.coordinator.cluster.log.leases import (
     LeaseObservation,
     lease_key,
+    read_durable_end,
     read_lease,
-    told_durable,
 )
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
@@ -114,7 +114,7 @@ async def register(
         if broker_id is None:
             broker_id = _lowest_free(each for each in live if not has_ended(each))
         known = [each for each in live if _must_end(each, broker_id) or has_ended(each)]
-        dead = await _shown_dead(log, store, clock, broker_id, known, is_running)
+        dead = await _proven_dead(log, store, clock, broker_id, known, is_running)
         started_at = clock.monotonic()
         change = _Registration(broker_id, address, process, rack, endpoints, log, dead)
         try:
@@ -206,7 +206,7 @@ def _must_end(info: BrokerInfo, broker_id: BrokerId) -> bool:
     return info.broker_id == broker_id or info.version < SHARING_VERSION
 
 
-async def _shown_dead(
+async def _proven_dead(
     log: MetadataLog,
     store: ObjectStore,
     clock: Clock,
@@ -223,7 +223,7 @@ async def _shown_dead(
         found: BrokerInfo | None = info
         if is_running(info.process) is not False:
             found = await _wait_for_death(log, store, clock, broker_id, info)
-        return None if found is None else _Dead(found, await told_durable(store, found))
+        return None if found is None else _Dead(found, await read_durable_end(store, found))
 
     judged = await all_results(judge(info) for info in rivals)
     return {each.info.epoch: each for each in judged if each is not None}
@@ -282,7 +282,7 @@ async def _wait_for_death(
         if present is None or present.fenced:
             return None
         lease = await read_lease(store, info.broker_id)
-        observation = observation.saw(lease, present.last_entry, asked_at, clock.monotonic())
+        observation = observation.observed(lease, present.last_entry, asked_at, clock.monotonic())
         if observation.signs_of_life >= SIGNS_OF_LIFE_MIN:
             if present.broker_id == broker_id:
                 raise BrokerIdInUse(present)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from tidelog.clock import Clock
-from tidelog.coordinator.cluster.log.leases import told_durable
+from tidelog.coordinator.cluster.log.leases import read_durable_end
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.records import IncarnationRetired, SlotRange, Succession
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
@@ -148,7 +148,7 @@ async def _seal(
 ) -> WalEnd:
     """Seal the WAL, again from the newest checkpoint where a slot's fate could not be told."""
     dead = info.incarnation
-    told = await told_durable(store, info)
+    told = await read_durable_end(store, info)
     for attempt in range(1, SEAL_ATTEMPTS_MAX + 1):
         try:
             return await seal(store, clock, entropy, dead, in_flight_max, told)

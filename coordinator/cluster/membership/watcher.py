@@ -113,14 +113,14 @@ class Watcher:
 
     async def _watch(self) -> None:
         while True:
-            look = await self._look()
+            look = await self._read_leases()
             self._end_if_it_cannot_serve(look)
-            verdict = self._leases.saw(
+            verdict = self._leases.observed(
                 self._log.state, look, self._lease.renewal, self._entropy.uniform
             )
             if verdict is not None:
                 await self._fence(verdict, "its lease was not renewed")
-            await self._until(self._leases.next_look_at(look))
+            await self._until(self._leases.next_read_at(look))
 
     def _end_if_it_cannot_serve(self, look: Look) -> None:
         if self._service.cannot_serve(look, self._uploads(), self._lease.renewal):
@@ -130,7 +130,7 @@ class Watcher:
                 " brokers grow. Others take its partitions over; all acknowledged records are safe"
             )
 
-    async def _look(self) -> Look:
+    async def _read_leases(self) -> Look:
         asked_at = self._clock.monotonic()
         watched = self._leases.watched(self._log.state)
         read = await read_all(self._read, watched, asyncio.Semaphore(READS_AT_ONCE_MAX))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidelog.acl_codes import (
+from tidelog.security.acl_codes import (
     OPERATIONS,
     WILDCARD,
     AclOperation,

@@ -16,7 +16,7 @@ from typing import Final
 from tidelog.coordinator.cluster.records.codec import Mismatch, from_json, to_json
 from tidelog.coordinator.cluster.records.documents import decode_document, encode_document
 from tidelog.errors import CorruptObject
-from tidelog.scram import ITERATIONS_MIN, ScramMechanism, Verifier
+from tidelog.security.scram import ITERATIONS_MIN, ScramMechanism, Verifier
 from tidelog.storage.object_store import Buffer
 
 CREDENTIALS_PREFIX: Final = "cluster/credentials/"

@@ -44,7 +44,7 @@ class TargetTask:
     def is_large(self) -> bool:
         """Whether making the target would block the event loop too long."""
         subscriptions = sum(
-            len(names) + len(self.matches.get(regex, ())) for names, regex in self._said()
+            len(names) + len(self.matches.get(regex, ())) for names, regex in self._subscriptions()
         )
         if subscriptions + len(self.members) > INLINE_SUBSCRIPTIONS_MAX:
             return True
@@ -59,14 +59,14 @@ class TargetTask:
         """
         shared: dict[tuple[tuple[str, ...], str], Sequence[KnownTopic]] = {}
         found = {}
-        for member_id, said in zip(self.members, self._said(), strict=True):
+        for member_id, said in zip(self.members, self._subscriptions(), strict=True):
             topics = shared.get(said)
             if topics is None:
                 topics = shared[said] = self._topics_of(*said)
             found[member_id] = topics
         return found
 
-    def _said(self) -> Iterator[tuple[tuple[str, ...], str]]:
+    def _subscriptions(self) -> Iterator[tuple[tuple[str, ...], str]]:
         for each in self.members.values():
             yield each.topic_names, each.topic_regex or ""
 

@@ -31,7 +31,9 @@ class TopicPatterns:
         known = self._found.get(pattern)
         return list(topics if known is None else topics - known.topics)
 
-    def take_up(self, pattern: str, topics: frozenset[str], named: Sequence[str]) -> frozenset[str]:
+    def store_matches(
+        self, pattern: str, topics: frozenset[str], named: Sequence[str]
+    ) -> frozenset[str]:
         """Cache the expression's matches; return all of these topics that it matches.
 
         `named` are the matching ones of the untried topics.

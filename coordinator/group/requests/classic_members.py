@@ -79,7 +79,7 @@ class ClassicMembers:
         current = self._membership.advance(group, caller, subscription, owned, join.topics, turn)
         self._expect_request(group, caller.member_id, subscription, turn)
         # This member may replace the last one of the consumer protocol.
-        self._membership.look_for_downgrade(group, turn)
+        self._membership.check_downgrade(group, turn)
         turn.reply(
             token,
             JoinReply(
@@ -147,7 +147,7 @@ class ClassicMembers:
         if error is ErrorCode.NONE:
             subscription = group.subscriptions[member_id]
             self._membership.expect_heartbeat(group, member_id, subscription, turn)
-            if _is_to_rejoin(group, member_id, group.current(member_id)):
+            if _must_rejoin(group, member_id, group.current(member_id)):
                 self._expect_request(group, member_id, subscription, turn, once=True)
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         turn.reply(token, HeartbeatReply(error))
@@ -178,7 +178,7 @@ class ClassicMembers:
         for leaver in leave.members:
             member_id, error = _leaving(group, leaver)
             if error is ErrorCode.NONE:
-                self._membership.put_out(group, member_id, turn)
+                self._membership.remove_member(group, member_id, turn)
             results.append((leaver, error))
         turn.reply(token, LeaveReply(ErrorCode.NONE, results))
 
@@ -239,7 +239,7 @@ def _supports(group: ConsumerGroup, join: Join) -> bool:
     return any(support[each.name] == len(others) for each in join.protocols)
 
 
-def _is_to_rejoin(group: ConsumerGroup, member_id: str, current: CurrentAssignment) -> bool:
+def _must_rejoin(group: ConsumerGroup, member_id: str, current: CurrentAssignment) -> bool:
     """Whether another join would advance the member."""
     if current.epoch < group.epoch or current.state is MemberState.UNREVOKED_PARTITIONS:
         return True

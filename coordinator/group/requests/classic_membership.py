@@ -63,7 +63,7 @@ class ClassicMembership:
         elif join.instance_id is not None:
             self._join_static(group, join, join.instance_id, token, turn)
         elif join.requires_known_id:
-            self._hand_out_id(group, join, token, turn)
+            self._require_member_id(group, join, token, turn)
         else:
             self._add_member(group, join, new_member_id(join), token, turn)
 
@@ -90,7 +90,9 @@ class ClassicMembership:
             return is_in or group.joining_count < self._settings.members_max
         return member is not None or len(group.members) < self._settings.members_max
 
-    def _hand_out_id(self, group: ClassicGroup, join: Join, token: Token, turn: GroupTurn) -> None:
+    def _require_member_id(
+        self, group: ClassicGroup, join: Join, token: Token, turn: GroupTurn
+    ) -> None:
         if len(group.pending_joins) >= self._settings.pending_members_max:
             turn.reply(token, JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER))
             return
@@ -218,11 +220,10 @@ class ClassicMembership:
         before = group.size_bytes
         group.assign(sync.assignments)
         group.transition(GroupState.STABLE, turn.now.time_ms)
-        no_room = self._limits.assignments(before, group.size_bytes)
-        if no_room is not None:
-            turn.limits.append(no_room.limit)
+        limit = self._limits.assignments(before, group.size_bytes)
+        if limit is not None:
             group.assign({})
-            self._rebalancer.answer_syncs(group, no_room.error, turn)
+            self._rebalancer.answer_syncs(group, turn.refuse(limit), turn)
             self._rebalancer.begin(group, turn)
             return
         turn.persist(GroupStored(group.group_id, group.stored()))
@@ -255,10 +256,10 @@ class ClassicMembership:
         for leaver in leave.members:
             member_id, error = _leaving(group, leaver)
             if error is ErrorCode.NONE:
-                self._rebalancer.put_out(group, member_id, turn)
+                self._rebalancer.remove_member(group, member_id, turn)
             results.append((leaver, error))
         turn.reply(token, LeaveReply(ErrorCode.NONE, results))
-        self._rebalancer.went_out(group, members_before - len(group.members), turn)
+        self._rebalancer.members_removed(group, members_before - len(group.members), turn)
 
     # Timeouts.
 
@@ -268,8 +269,8 @@ class ClassicMembership:
         if member is not None and member.waits and not member.is_new:
             # The member waits for the coordinator; its session continues after the answer.
             return
-        self._rebalancer.put_out(group, member_id, turn)
-        self._rebalancer.went_out(group, 0 if member is None else 1, turn)
+        self._rebalancer.remove_member(group, member_id, turn)
+        self._rebalancer.members_removed(group, 0 if member is None else 1, turn)
 
 
 def new_member_id(join: Join) -> str:

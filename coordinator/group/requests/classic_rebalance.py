@@ -117,7 +117,7 @@ class Rebalancer:
         """Remove the members without a sync in time."""
         silent = list(group.pending_syncs)
         for member_id in silent:
-            self.put_out(group, member_id, turn)
+            self.remove_member(group, member_id, turn)
         if silent:
             self.begin(group, turn)
 
@@ -143,7 +143,7 @@ class Rebalancer:
         # Static members may be late: only their session timeout removes them (KIP-345).
         absent = [m for m in group.members.values() if m.joining is None and m.instance_id is None]
         for member in absent:
-            self.put_out(group, member.member_id, turn)
+            self.remove_member(group, member.member_id, turn)
         if group.members and not group.elect_joined_leader():
             self._set_timer(timer, group.rebalance_timeout_ms, turn)
             return
@@ -177,7 +177,7 @@ class Rebalancer:
 
     # Members.
 
-    def put_out(self, group: ClassicGroup, member_id: str, turn: GroupTurn) -> None:
+    def remove_member(self, group: ClassicGroup, member_id: str, turn: GroupTurn) -> None:
         """Remove a member; its parked requests fail with UNKNOWN_MEMBER_ID."""
         self._timers.cancel(Timer(TimerKind.SESSION, group.group_id, member_id))
         member = group.members.get(member_id)
@@ -192,7 +192,7 @@ class Rebalancer:
         for member_id in (*group.members, *group.pending_joins):
             self._timers.cancel(Timer(TimerKind.SESSION, group.group_id, member_id))
 
-    def went_out(self, group: ClassicGroup, members: int, turn: GroupTurn) -> None:
+    def members_removed(self, group: ClassicGroup, members: int, turn: GroupTurn) -> None:
         """Rebalance after this number of members were removed.
 
         0: only unused ids were removed, which the rebalance need no longer wait for.

@@ -105,13 +105,13 @@ class ConsumerGroups:
             TimerKind.CONSUMER_SESSION,
             TimerKind.CONSUMER_REBALANCE,
         ):
-            self.membership.put_out(group, timer.member_id, turn)
+            self.membership.remove_member(group, timer.member_id, turn)
 
     def patterns_found(self, found: PatternsFound, turn: GroupTurn) -> None:
         """Store the topics that a group's expressions match."""
         group = self._groups.get(found.group_id)
         if group is not None:
-            group.take_up(found.matches)
+            group.store_matches(found.matches)
             interval_ms = self._settings.regex_lookup_interval_ms
             group.no_lookup_before_ms = turn.now.monotonic_ms + interval_ms
 

@@ -90,7 +90,7 @@ class ConsumerMembership:
             turn.reply(token, ConsumerHeartbeatReply(*caller))
             return
         if heartbeat.matches is not None:
-            group.take_up(heartbeat.matches)
+            group.store_matches(heartbeat.matches)
         subscription = _updated(caller.subscription, heartbeat)
         current = self.advance(group, caller, subscription, heartbeat.owned, heartbeat.topics, turn)
         is_told = heartbeat.is_full or current.assigned != caller.current.assigned
@@ -221,11 +221,11 @@ class ConsumerMembership:
             self._timers.cancel(Timer(TimerKind.CONSUMER_REBALANCE, group.group_id, member_id))
             turn.persist(CurrentStored(group.group_id, member_id, away))
         else:
-            self.put_out(group, member_id, turn)
+            self.remove_member(group, member_id, turn)
         reply = ConsumerHeartbeatReply(ErrorCode.NONE, None, member_id, heartbeat.member_epoch)
         turn.reply(token, reply)
 
-    def put_out(self, group: ConsumerGroup, member_id: str, turn: GroupTurn) -> None:
+    def remove_member(self, group: ConsumerGroup, member_id: str, turn: GroupTurn) -> None:
         """Remove a member, if it exists.
 
         The other members get its partitions at their next heartbeats.
@@ -236,7 +236,7 @@ class ConsumerMembership:
         turn.records.extend(group.member_removals(member_id))
         epoch = group.epoch + 1
         turn.persist(ConsumerGroupStored(group.group_id, epoch, group.metadata_hash))
-        self.look_for_downgrade(group, turn)
+        self.check_downgrade(group, turn)
 
     def forget(self, group: ConsumerGroup) -> None:
         """Cancel all timers of a group that is no longer a consumer group."""
@@ -247,7 +247,7 @@ class ConsumerMembership:
 
     def loaded(self, group: ConsumerGroup, turn: GroupTurn) -> None:
         """Start all members' timeouts: the times of their last heartbeats are unknown."""
-        self.look_for_downgrade(group, turn)
+        self.check_downgrade(group, turn)
         for member_id, subscription in group.subscriptions.items():
             self.expect_heartbeat(group, member_id, subscription, turn)
             if group.current(member_id).state is MemberState.UNREVOKED_PARTITIONS:
@@ -272,7 +272,7 @@ class ConsumerMembership:
         timer = Timer(TimerKind.CONSUMER_SESSION, group.group_id, member_id)
         self._set_timer(timer, timeout_ms, turn)
 
-    def look_for_downgrade(self, group: ConsumerGroup, turn: GroupTurn) -> None:
+    def check_downgrade(self, group: ConsumerGroup, turn: GroupTurn) -> None:
         """Check after this turn whether all members use the classic protocol."""
         self._set_timer(Timer(TimerKind.DOWNGRADE, group.group_id), 0, turn)
 

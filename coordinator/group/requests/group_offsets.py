@@ -98,7 +98,7 @@ def consumer_commit_error(
         return ErrorCode.UNKNOWN_MEMBER_ID
     is_classic = is_transactional or member.classic is not None
     if isinstance(commit, CommitOffsets) and not (is_classic or commit.knows_missing_group):
-        # Both came with version 9.
+        # Version 9 added both error codes.
         return ErrorCode.UNSUPPORTED_VERSION
     if commit.generation != group.current(commit.member_id).epoch:
         return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH

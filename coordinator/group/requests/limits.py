@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tidelog.coordinator.budget import Budget, Share
-from tidelog.coordinator.decision import ID_LENGTH_MAX, LimitMet
+from tidelog.coordinator.budget import ID_LENGTH_MAX, Budget, Share, limit_met
+from tidelog.coordinator.decision import LimitMet
 from tidelog.coordinator.group.commands import (
     CommitOffsets,
     CommitTransactionalOffsets,
@@ -39,13 +39,6 @@ GROUPS_MAX: Final = "groups.max"
 GROUPS_BYTES_MAX: Final = "groups.max.bytes"
 
 
-class NoRoom(NamedTuple):
-    """The limit that a request meets, and the error for its client."""
-
-    error: ErrorCode
-    limit: LimitMet
-
-
 class GroupBudgets(NamedTuple):
     """The limits that all group coordinators of a broker share."""
 
@@ -55,7 +48,7 @@ class GroupBudgets(NamedTuple):
 
 def unlimited() -> GroupBudgets:
     """Budgets of a coordinator on its own, and of readers of its log."""
-    return GroupBudgets(Budget(2**63), Budget(2**63))
+    return GroupBudgets(Budget.unlimited(), Budget.unlimited())
 
 
 class GroupLimits:
@@ -94,7 +87,7 @@ class GroupLimits:
 
     def join(
         self, join: Join, classic: ClassicGroup | None, consumers: ConsumerGroup | None
-    ) -> NoRoom | None:
+    ) -> LimitMet | None:
         """Why a member of the classic protocol is refused; None if it is accepted."""
         texts = texts_bytes(join.member_id, join.instance_id, join.client_id, join.client_host)
         size = MEMBER_BYTES + texts + protocols_bytes(join.protocols)
@@ -107,7 +100,7 @@ class GroupLimits:
         heartbeat: ConsumerHeartbeat,
         classic: ClassicGroup | None,
         consumers: ConsumerGroup | None,
-    ) -> NoRoom | None:
+    ) -> LimitMet | None:
         """Why a consumer group's member, or its larger subscription, is refused; else None."""
         is_new = heartbeat.member_epoch == JOIN_EPOCH
         if not (is_new or heartbeat.topic_names or heartbeat.topic_regex):
@@ -131,7 +124,7 @@ class GroupLimits:
         offsets: CommittedOffsets,
         *,
         opens_group: bool,
-    ) -> NoRoom | None:
+    ) -> LimitMet | None:
         """Why offsets are refused; None if they are accepted."""
         more = GROUP_BYTES if opens_group else 0
         is_pending = isinstance(commit, CommitTransactionalOffsets)
@@ -143,15 +136,13 @@ class GroupLimits:
             else:
                 known = found.get(each.topic, {}).get(each.partition)
                 more += OFFSET_BYTES - offset_bytes(known)
-        if opens_group and not self._groups.has_room(1):
-            return self._too_many_groups()
-        return self._ids(commit.group_id) or self.memory(more)
+        return self._one_more_group(opens_group) or self._ids(commit.group_id) or self.memory(more)
 
-    def assignments(self, before: int, after: int) -> NoRoom | None:
+    def assignments(self, before: int, after: int) -> LimitMet | None:
         """Why a leader's assignments, with this change of size, are refused; else None."""
         limit = self._settings.group_bytes_max
         if after > max(before, limit):
-            return _no_room(
+            return limit_met(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
                 GROUP_BYTES_MAX,
                 f"the assignments of a group's members would take it to {after} bytes; at most"
@@ -159,36 +150,33 @@ class GroupLimits:
             )
         return self.memory(after - before)
 
-    def memory(self, more: int) -> NoRoom | None:
+    def memory(self, more: int) -> LimitMet | None:
         """Why groups and offsets may not take `more` bytes; None if they may."""
-        if self._bytes.has_room(more):
-            return None
-        budget = self._bytes.budget
-        return _no_room(
+        return self._bytes.refusal(
+            more,
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
             GROUPS_BYTES_MAX,
-            f"groups and their offsets take {budget.held} bytes; {more} more would be above"
-            f" {budget.limit}",
+            "groups and their offsets take {held} bytes; {more} more would be above {limit}",
         )
 
-    def _ids(self, group_id: str, *others: str | None) -> NoRoom | None:
+    def _ids(self, group_id: str, *others: str | None) -> LimitMet | None:
         limit = self._settings.id_length_max
         longest = max(map(len, filter(None, (group_id, *others))), default=0)
         if longest <= limit:
             return None
         error = ErrorCode.INVALID_GROUP_ID if len(group_id) > limit else ErrorCode.INVALID_REQUEST
-        return _no_room(
+        return limit_met(
             error,
             ID_LENGTH_MAX,
             f"the id of a group, a member or an instance has {longest} characters; at most {limit}"
             " are accepted",
         )
 
-    def _member(self, size: int, known: int, group_bytes: int) -> NoRoom | None:
+    def _member(self, size: int, known: int, group_bytes: int) -> LimitMet | None:
         """`known`: the bytes of the existing member; 0 for a new one."""
         settings, more = self._settings, size - known
         if size > settings.member_bytes_max:
-            return _no_room(
+            return limit_met(
                 ErrorCode.INVALID_REQUEST,
                 MEMBER_BYTES_MAX,
                 f"the data of a member takes {size} bytes; at most"
@@ -196,10 +184,10 @@ class GroupLimits:
             )
         if group_bytes == 0:
             more += GROUP_BYTES
-            if not self._groups.has_room(1):
-                return self._too_many_groups()
+            if (refusal := self._one_more_group(True)) is not None:
+                return refusal
         if more > 0 and group_bytes + more > settings.group_bytes_max:
-            return _no_room(
+            return limit_met(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 GROUP_BYTES_MAX,
                 f"the members of the group take {group_bytes} bytes; {more} more would be above"
@@ -207,17 +195,13 @@ class GroupLimits:
             )
         return self.memory(more)
 
-    def _too_many_groups(self) -> NoRoom:
-        budget = self._groups.budget
-        return _no_room(
+    def _one_more_group(self, opens_group: bool) -> LimitMet | None:
+        return self._groups.refusal(
+            int(opens_group),
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
             GROUPS_MAX,
-            f"there are {budget.held} groups; at most {budget.limit} are kept",
+            "there are {held} groups; at most {limit} are kept",
         )
-
-
-def _no_room(error: ErrorCode, setting: str, why: str) -> NoRoom:
-    return NoRoom(error, LimitMet(setting, f"{why} ({setting})"))
 
 
 def _said_bytes(classic: ClassicGroup | None, consumers: ConsumerGroup | None) -> int:

@@ -58,10 +58,9 @@ class OffsetRequests:
         is_new = group_id not in self._consumers and group_id not in self._classic
         error = self._commit_error(commit)
         if error is ErrorCode.NONE:
-            no_room = self._limits.commit(commit, self._offsets, opens_group=is_new)
-            if no_room is not None:
-                turn.limits.append(no_room.limit)
-                error = no_room.error
+            limit = self._limits.commit(commit, self._offsets, opens_group=is_new)
+            if limit is not None:
+                error = turn.refuse(limit)
         if error is not ErrorCode.NONE:
             failed = [(each.topic, each.partition, error) for each in commit.offsets]
             turn.reply(token, PartitionErrors(error, failed))

@@ -73,14 +73,14 @@ class GroupRemovals:
     def begin(self, turn: GroupTurn) -> None:
         """Begin after a load: sweep in time, and forget the topics that are deleted already."""
         self._forgets_deleted = True
-        self.go_on_forgetting(turn)
+        self.remove_more_offsets(turn)
         self._schedule_sweep(turn.now)
 
     def forget(self, topics: Mapping[str, Iterable[TopicId]], turn: GroupTurn) -> None:
         """Begin to remove the offsets of deleted topics: ids by name."""
         for topic, ids in topics.items():
             self._forgetting.setdefault(topic, set()).update(ids)
-        self.go_on_forgetting(turn)
+        self.remove_more_offsets(turn)
 
     def _schedule_sweep(self, now: Now) -> None:
         at_ms = now.monotonic_ms + self._settings.offsets_check_interval_ms
@@ -122,7 +122,7 @@ class GroupRemovals:
             turn.records.extend(consumer_group.removals())
         return True
 
-    def go_on_forgetting(self, turn: GroupTurn) -> None:
+    def remove_more_offsets(self, turn: GroupTurn) -> None:
         """Remove some of the offsets of deleted topics; the others follow a little later.
 
         Offsets of topics that have the same names now stay.
@@ -150,7 +150,7 @@ class GroupRemovals:
         """Remove a group whose offsets are removed already."""
         group.transition(GroupState.DEAD, turn.now.time_ms)
         for member_id in list(group.pending_joins):
-            self._rebalancer.put_out(group, member_id, turn)
+            self._rebalancer.remove_member(group, member_id, turn)
         del self._classic[group.group_id]
         if group.group_id in self._stored:
             turn.persist(GroupRemoved(group.group_id))

@@ -85,7 +85,7 @@ class TargetAssignments:
             self._settings.consumer_assignors[0],
         )
         if task.is_large:
-            return self._make_later(group, caller, task, bumps, turn)
+            return self._request_target(group, caller, task, bumps, turn)
         target = make_target(task)
         if not self._has_room(group, target, turn):
             return self._go_on(group, caller, bumps, turn)
@@ -99,7 +99,7 @@ class TargetAssignments:
         _persist_target(group.group_id, target, members, epoch, turn)
         return epoch, target.assignments[caller.member_id]
 
-    def _make_later(
+    def _request_target(
         self,
         group: ConsumerGroup,
         caller: Caller,
@@ -160,10 +160,10 @@ class TargetAssignments:
         if target.assignments is None or target.metadata_hash == group.metadata_hash:
             return True
         wanted = sum(map(assignment_bytes, target.assignments.values()))
-        no_room = self._limits.memory(2 * wanted - group.assigned_bytes)
-        if no_room is not None:
-            turn.limits.append(no_room.limit)
-        return no_room is None
+        limit = self._limits.memory(2 * wanted - group.assigned_bytes)
+        if limit is not None:
+            turn.refuse(limit)
+        return limit is None
 
     def _look_up_patterns(
         self, group: ConsumerGroup, known: ClusterTopics, turn: GroupTurn

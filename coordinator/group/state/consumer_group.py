@@ -164,13 +164,13 @@ class ConsumerGroup:
         before = self._currents.pop(member_id, None)
         if before is not None:
             self.assigned_bytes -= _held_bytes(before)
-            for place in _held(before):
+            for place in _partitions_held(before):
                 if self._holders.get(place) == member_id:
                     del self._holders[place]
         if current is not None:
             self.assigned_bytes += _held_bytes(current)
             self._currents[member_id] = current
-            self._holders |= dict.fromkeys(_held(current), member_id)
+            self._holders |= dict.fromkeys(_partitions_held(current), member_id)
 
     # Properties.
 
@@ -240,7 +240,7 @@ class ConsumerGroup:
             not also or also in self.matches
         )
 
-    def take_up(self, matches: Matches) -> None:
+    def store_matches(self, matches: Matches) -> None:
         """Store the topics that expressions match."""
         if any(self.matches.get(each) != names for each, names in matches.names.items()):
             self.topics_seen = None
@@ -250,7 +250,7 @@ class ConsumerGroup:
             self.topics_matched = matches.topics
 
 
-def _held(current: CurrentAssignment) -> Iterator[TopicPartition]:
+def _partitions_held(current: CurrentAssignment) -> Iterator[TopicPartition]:
     for assignment in (current.assigned, current.pending_revocation):
         for topic_id, numbers in assignment.items():
             for number in numbers:

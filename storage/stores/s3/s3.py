@@ -84,7 +84,7 @@ class S3Store:
     async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
         path = self._path(key)
         if byte_range is not None and byte_range.length == 0:
-            return await self._nothing_of(key)
+            return await self._empty_range(key)
         try:
             result = await obstore.get_async(self._store, path, options=_get_options(byte_range))
             meta = result.meta
@@ -93,7 +93,7 @@ class S3Store:
             answer = HttpAnswer.of(error)
             if answer.status == 416 or _UNRANGED.search(answer.message):
                 # The range holds no byte of the object, which HTTP cannot express.
-                return await self._nothing_of(key, byte_range)
+                return await self._empty_range(key, byte_range)
             raise store_error(error, key, self._address.bucket, StoreOperation.GET) from error
         return StoredObject(data=data, size=meta["size"], etag=_etag(key, meta["e_tag"]))
 
@@ -185,7 +185,7 @@ class S3Store:
             modified_ms=int(meta["last_modified"].timestamp() * 1000),
         )
 
-    async def _nothing_of(
+    async def _empty_range(
         self, key: str, byte_range: ByteRange | Suffix | None = None
     ) -> StoredObject:
         meta = await self.head(key)

@@ -28,11 +28,11 @@ from tidelog.broker.authentication.tokens import TokenRefused, TokenTerms, heade
 from tidelog.coordinator.cluster.records.credentials import Credentials
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import InvalidConfiguration
-from tidelog.offload import InlineOffload
 from tidelog.protocol.headers import encode_request
 from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest
 from tidelog.protocol.schemas.security.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-from tidelog.scram import ScramMechanism, Verifier
+from tidelog.security.scram import ScramMechanism, Verifier
+from tidelog.workers.offload import InlineOffload
 
 _few = settings(
     max_examples=max(5, settings.default.max_examples // 10),  # type: ignore[union-attr]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.acl_codes import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.broker.authorization.decisions import Asker, decide, decide_for_any
 from tidelog.coordinator.cluster.records.acl_rules import AclFilter, AclRule
 from tidelog.coordinator.cluster.state.acl_table import AclTable
-from tidelog.principal import Principal
+from tidelog.security.acl_codes import AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.security.principal import Principal
 
 OPERATIONS = (
     AclOperation.ALL,

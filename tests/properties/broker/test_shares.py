@@ -11,7 +11,7 @@ from tidelog.broker.collect.shares import (
     SharedWork,
     dead_wals,
     is_responsible,
-    patience,
+    passes_to_wait,
 )
 from tidelog.coordinator.cluster.records.records import BrokerFenced, IncarnationRetired
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -52,7 +52,7 @@ def test_each_piece_has_one_live_broker(state: ClusterState) -> None:
 
 @given(clusters())
 def test_one_broker_waits_for_no_survey_and_none_waits_for_long(state: ClusterState) -> None:
-    waits = sorted(patience(state, me) for me in living(state))
+    waits = sorted(passes_to_wait(state, me) for me in living(state))
     assert waits == [min(number, PATIENCE_MAX) for number in range(len(waits))]
 
 

@@ -43,7 +43,6 @@ from tidelog.identifiers import (
     Slot,
     TopicPartition,
 )
-from tidelog.offload import InlineOffload
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.merged_object import ExtentRun, MergeSource, assemble_merged
 from tidelog.wal.format.object_format import (
@@ -67,6 +66,7 @@ from tidelog.wal.write.checkpoint import (
     list_checkpoints,
 )
 from tidelog.wal.write.slot_entries import BatchEntry, OpeningEntry, RelocatedEntry
+from tidelog.workers.offload import InlineOffload
 
 TOPIC = UUID(int=7)
 P = [TopicPartition(TOPIC, number) for number in range(3)]

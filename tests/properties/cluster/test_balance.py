@@ -196,7 +196,7 @@ def test_a_surplus_leaves_out_what_is_wanted_here_and_draining_brokers_get_nothi
     state = moved(state, first, dict.fromkeys(places[2:], second))
     wanted = dict.fromkeys(places, "b")
     assert plan_zone_moves(state, first, wanted, 50, 9) == {places[0]: second}
-    assert plan_zone_moves(state, first, wanted, 50, 9, stuck=places[:1]) == {places[1]: second}
+    assert plan_zone_moves(state, first, wanted, 50, 9, unmovable=places[:1]) == {places[1]: second}
     state = after(state, second, DrainChanged(second, draining=True))
     assert plan_zone_moves(state, first, wanted, 50, 9) == {}
 

@@ -95,10 +95,12 @@ class Cluster:
         self, broker: int, watch: LeaseWatch, asked_at: float, leases: dict[Epoch, Lease | None]
     ) -> None:
         look = Look(asked_at, self.now, leases)
-        verdict = watch.saw(self.views[broker], look, self.renewals[broker], self.chance.uniform)
+        verdict = watch.observed(
+            self.views[broker], look, self.renewals[broker], self.chance.uniform
+        )
         if verdict is not None:
             self.later(self.pause(), lambda: self.append(broker, verdict.records))
-        due = max(0.0, watch.next_look_at(look) - self.now)
+        due = max(0.0, watch.next_read_at(look) - self.now)
         self.later(due + self.pause(), lambda: self.ask(broker, watch))
 
     def append(

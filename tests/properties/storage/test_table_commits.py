@@ -13,7 +13,6 @@ from tests.simulation.world.clock import SimulatedClock
 from tests.simulation.world.loop import SimulatedLoop
 from tests.unit.storage.segments import TOPIC_ID, advance, listed
 from tidelog.entropy import SeededEntropy
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import Buffer, Condition, ObjectStore, StoreError
 from tidelog.storage.segment.segment import Segment, SegmentName
 from tidelog.storage.sequence import AppendUndecided
@@ -24,6 +23,7 @@ from tidelog.storage.table.table_change import PartitionChange, decode_commit
 from tidelog.storage.table.table_checkpoint import capture
 from tidelog.storage.table.table_log import TableCommitted, TableLog
 from tidelog.storage.table.table_state import TableState
+from tidelog.workers.offload import InlineOffload
 
 WRITERS, PARTITIONS, STEPS = 4, 2, 10
 GRACE_SECONDS = 400.0

@@ -12,11 +12,11 @@ from tests.properties.wal.worlds import Broker, World
 from tests.simulation.world.loop import SimulatedLoop
 from tidelog.errors import Fenced
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import InlineOffload
 from tidelog.storage.stores.faulty import FaultRates
 from tidelog.wal.recover.recovery import Recovered, recover
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.writer import WalLost
+from tidelog.workers.offload import InlineOffload
 
 PARTITIONS = [topic_partition(number) for number in range(5)]
 RATES = FaultRates(

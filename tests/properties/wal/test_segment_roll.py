@@ -144,7 +144,7 @@ def taken_up(
     aborted: Sequence[AbortedRange],
 ) -> RollProgress:
     """In a second step where batches of transactions are among them."""
-    found = roll.take_up(read, upper, aborted)
+    found = roll.try_add(read, upper, aborted)
     if isinstance(found, RollProgress):
         return found
     ordinals = {key: written.ordinals[key] for key in sorted(found.transactional)}
@@ -224,8 +224,8 @@ def test_what_is_wrong_may_be_read_again_and_what_is_damaged_may_not() -> None:
     (piece,) = written.pieces
     roll = SegmentRoll(PLACE, 0, 0, 1 << 20)
     with pytest.raises(CorruptObject, match="checksum"):
-        roll.take_up([piece._replace(data=piece.data[:-1] + b"?")], 4, [])
-    found = roll.take_up([piece], 4, [])
+        roll.try_add([piece._replace(data=piece.data[:-1] + b"?")], 4, [])
+    found = roll.try_add([piece], 4, [])
     assert isinstance(found, RollProgress)
     assert found.next_offset == 4
 
@@ -236,7 +236,7 @@ def test_what_is_wrong_may_be_read_again_and_what_is_damaged_may_not() -> None:
     roll = SegmentRoll(PLACE, 0, 0, 1 << 20)
     for read in ([piece._replace(data=bytes(damaged))], [piece]):
         with pytest.raises(CorruptObject, match="wal/0"):
-            roll.take_up(read, 4, [])
+            roll.try_add(read, 4, [])
 
 
 @given(logs(), st.data())

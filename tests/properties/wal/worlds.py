@@ -12,7 +12,6 @@ from tests.simulation.world.loop import SimulatedLoop
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import TidelogError
 from tidelog.identifiers import Incarnation, LeaderEpoch, Slot, TopicPartition
-from tidelog.offload import InlineOffload
 from tidelog.records.batch import HEADER_SIZE, iterate_batches
 from tidelog.storage.object_store import ByteRange, ObjectStore, StoreError
 from tidelog.storage.stores.faulty import FaultRates, FaultyStore
@@ -28,6 +27,7 @@ from tidelog.wal.write.checkpoint import Checkpointer
 from tidelog.wal.write.checkpoint_images import CheckpointImages
 from tidelog.wal.write.slot_entries import BatchEntry, OpeningEntry
 from tidelog.wal.write.writer import DurableSlot, WalWriter
+from tidelog.workers.offload import InlineOffload
 
 
 @dataclass

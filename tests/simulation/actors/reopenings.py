@@ -28,7 +28,7 @@ async def reopen_now_and_then(broker: Broker, chance: random.Random) -> NoReturn
             continue
         partitions = running.writes.partitions
         # One that is under way has the partition, or it has not: this one is in the same tenure.
-        async with running.writes.checkpointer.held_off():
+        async with running.writes.checkpointer.paused():
             idle = [each for each in partitions if _is_idle(each)]
             if idle:
                 _reopen(partitions, chance.choice(idle))

@@ -44,9 +44,9 @@ def _accept_while_giving() -> list[Patch]:
     giving: WeakKeyDictionary[PartitionRegistry, dict[TopicPartition, Partition]] = (
         WeakKeyDictionary()
     )
-    right_withhold, right_follow = PartitionRegistry.withhold, PartitionRegistry.follow
+    right_suspend, right_follow = PartitionRegistry.suspend, PartitionRegistry.follow
 
-    def withhold(self: PartitionRegistry, partition: Partition) -> None:
+    def suspend(self: PartitionRegistry, partition: Partition) -> None:
         giving.setdefault(self, {})[partition.log.partition] = partition
 
     def resume(self: PartitionRegistry, partition: Partition) -> None:
@@ -56,11 +56,11 @@ def _accept_while_giving() -> list[Patch]:
         for place in _moved(records):
             partition = giving.get(self, {}).pop(place, None)
             if partition is not None:
-                right_withhold(self, partition)
+                right_suspend(self, partition)
         right_follow(self, records)
 
     return [
-        (PartitionRegistry, "withhold", withhold),
+        (PartitionRegistry, "suspend", suspend),
         (PartitionRegistry, "resume", resume),
         (PartitionRegistry, "follow", follow),
         _give_once(),
@@ -70,7 +70,7 @@ def _accept_while_giving() -> list[Patch]:
 def _serve_what_was_given() -> list[Patch]:
     """A broker goes on to serve what it has given away."""
     return [
-        (PartitionRegistry, "withhold", lambda *_: None),
+        (PartitionRegistry, "suspend", lambda *_: None),
         (PartitionRegistry, "resume", lambda *_: None),
         _give_once(),
     ]
@@ -139,15 +139,15 @@ def _resume_undecided() -> list[Patch]:
     """A broker serves a partition again when it does not learn soon whether the move counts."""
     _, _, right = _give_once()
     registries: dict[Owner | None, PartitionRegistry] = {}
-    right_init, right_withhold = PartitionRegistry.__init__, PartitionRegistry.withhold
+    right_init, right_suspend = PartitionRegistry.__init__, PartitionRegistry.suspend
     withheld: dict[Owner | None, list[Partition]] = {}
 
     def init(self: PartitionRegistry, *arguments: Any) -> None:
         right_init(self, *arguments)
         registries[OWNER.get()] = self
 
-    def withhold(self: PartitionRegistry, partition: Partition) -> None:
-        right_withhold(self, partition)
+    def suspend(self: PartitionRegistry, partition: Partition) -> None:
+        right_suspend(self, partition)
         withheld.setdefault(OWNER.get(), []).append(partition)
 
     async def give(
@@ -162,7 +162,7 @@ def _resume_undecided() -> list[Patch]:
 
     return [
         (PartitionRegistry, "__init__", init),
-        (PartitionRegistry, "withhold", withhold),
+        (PartitionRegistry, "suspend", suspend),
         (PartitionGiving, "give", give),
     ]
 

@@ -66,14 +66,14 @@ def _owner_of(key: str) -> Incarnation | None:
 
 def _judge_across_outage() -> list[Patch]:
     """A watcher counts silence during which its own lease could not be written either (B2)."""
-    right = LeaseWatch.saw
+    right = LeaseWatch.observed
 
-    def saw(
+    def observed(
         self: LeaseWatch, state: ClusterState, look: Look, _: Renewal | None, uniform: Any
     ) -> Verdict | None:
         return right(self, state, look, Renewal(look.asked_at, look.asked_at), uniform)
 
-    return [(LeaseWatch, "saw", saw)]
+    return [(LeaseWatch, "observed", observed)]
 
 
 def _hints_needed() -> list[Patch]:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-from tidelog.offload import InlineOffload, RemoteObject
+from tidelog.workers.offload import InlineOffload, RemoteObject
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -40,7 +40,7 @@ from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot, TopicId, Top
 from tidelog.network import SocketNetwork
 from tidelog.protocol.codec import decode, encode
 from tidelog.protocol.message import Request, Response
-from tidelog.security_protocol import SecurityProtocol
+from tidelog.security.security_protocol import SecurityProtocol
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
 
@@ -145,7 +145,7 @@ class AdministeredBroker:
 
     @property
     def settings(self) -> BrokerSettings:
-        return self.static_settings.overlaid(
+        return self.static_settings.overridden(
             self.state.configs(ConfigScope.CLUSTER, ""),
             self.state.configs(ConfigScope.BROKER, str(self.incarnation.broker_id)),
         )

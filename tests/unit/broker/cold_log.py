@@ -26,7 +26,6 @@ from tidelog.coordinator.cluster.records.topics import Topic
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import LeaderEpoch, TopicPartition
-from tidelog.offload import InlineOffload, Offload
 from tidelog.records.batch import BatchHeader, iterate_batches
 from tidelog.records.records import Record, decode_records
 from tidelog.records.row_columns import AbortedRange
@@ -47,6 +46,7 @@ from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.log.transactions import AbortedIndexEntry
 from tidelog.wal.read.read_cache import ReadCache, ReadMemory
 from tidelog.wal.read.tail_cache import TailCache
+from tidelog.workers.offload import InlineOffload, Offload
 
 TOPIC_ID = UUID("01234567-89ab-4cde-8f01-23456789abcd")
 PARTITION = TopicPartition(TOPIC_ID, 0)

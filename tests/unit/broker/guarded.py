@@ -19,10 +19,10 @@ from tidelog.broker.telemetry.metrics import RequestMetrics
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
 from tidelog.coordinator.cluster.state.acl_table import NO_RULES
-from tidelog.principal import Principal
 from tidelog.protocol.codec import decode, encode
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Request, Response
+from tidelog.security.principal import Principal
 from tidelog.storage.stores.memory import MemoryStore
 
 R = TypeVar("R", bound=Response)

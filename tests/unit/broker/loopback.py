@@ -34,7 +34,7 @@ from tidelog.protocol.codec import decode
 from tidelog.protocol.headers import encode_request, response_body_position
 from tidelog.protocol.message import Request, Response
 from tidelog.protocol.wire import ELEMENTS_MAX
-from tidelog.security_protocol import SecurityProtocol
+from tidelog.security.security_protocol import SecurityProtocol
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)

@@ -25,7 +25,6 @@ from tidelog.crash_points import NO_CRASH_POINTS
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId
 from tidelog.network import SocketNetwork
-from tidelog.offload import InlineOffload, Offload
 from tidelog.protocol.schemas.fetch import (
     FetchablePartitionResponse,
     FetchPartition,
@@ -48,6 +47,7 @@ from tidelog.records.batch import iterate_batches
 from tidelog.records.buffers import Buffer
 from tidelog.records.records import NewRecord, Record, decode_records, encode_batch
 from tidelog.storage.object_store import ObjectStore
+from tidelog.workers.offload import InlineOffload, Offload
 
 T = TypeVar("T")
 TOPIC = "flights"
@@ -239,6 +239,7 @@ def services_of(running: RunningBroker, handler: Callable[..., Any]) -> Any:
     """What this handler is given: the services of its room, or all for one of the routes."""
     rooms = {"cluster", "data", "groups", "transactions"}
     room = handler.__module__.rsplit(".", 2)[-2]
+    room = "cluster" if room == "configs" else room
     return getattr(running.services, room) if room in rooms else running.services
 
 

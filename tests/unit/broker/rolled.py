@@ -15,11 +15,11 @@ from tidelog.broker.partitions.partitions import Partition
 from tidelog.clock import SystemClock
 from tidelog.crash_points import CrashPoint
 from tidelog.entropy import SeededEntropy
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import Buffer, Condition, ObjectStore, StoreNotApplied
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.table.table_log import TableLog
 from tidelog.storage.table.table_state import TableState
+from tidelog.workers.offload import InlineOffload
 
 SETTINGS = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
 

@@ -25,7 +25,6 @@ from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import LeaderEpoch, TopicPartition
-from tidelog.offload import InlineOffload
 from tidelog.records.batch import HEADER_SIZE
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.records.validate.rules import BatchLimits
@@ -45,6 +44,7 @@ from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.wal.read.read_cache import ReadCache, ReadMemory
 from tidelog.wal.read.tail_cache import TailCache
+from tidelog.workers.offload import InlineOffload
 
 TOPIC_ID = UUID(int=1)
 MIB = 1 << 20

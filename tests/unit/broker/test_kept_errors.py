@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from tidelog.errors import CorruptObject, to_keep
+from tidelog.errors import CorruptObject, without_frames
 
 
 class Bytes:
@@ -40,7 +40,7 @@ def test_what_was_at_hand_is_let_go() -> None:
     error, held = failed()
     gc.collect()
     assert all(each() is not None for each in held)
-    kept = to_keep(error)
+    kept = without_frames(error)
     gc.collect()
     assert kept is error
     assert not any(each() is not None for each in held)
@@ -48,11 +48,11 @@ def test_what_was_at_hand_is_let_go() -> None:
 
 def test_what_it_says_stays() -> None:
     error, _ = failed()
-    assert str(to_keep(error)) == "object wal/0-1/7.wal is corrupt: it ends early"
+    assert str(without_frames(error)) == "object wal/0-1/7.wal is corrupt: it ends early"
     assert isinstance(error.__cause__, ValueError)
 
 
 def test_errors_that_caused_each_other_are_no_endless_way() -> None:
     first, second = CorruptObject("a", "b"), CorruptObject("c", "d")
     first.__context__, second.__context__ = second, first
-    assert to_keep(first) is first
+    assert without_frames(first) is first

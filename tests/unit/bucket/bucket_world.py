@@ -14,7 +14,6 @@ from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -28,6 +27,7 @@ from tidelog.storage.segment.segment_writer import SegmentWriter
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.table.table_change import PartitionChange, TableAdvance
 from tidelog.storage.table.table_log import TableCommitted, TableLog
+from tidelog.workers.offload import InlineOffload
 
 SETTINGS = {
     "offsets_topic_num_partitions": 1,

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.client.scripted_broker import Answer
 from tests.unit.client.scripted_cluster import FLIGHTS, ScriptedCluster
 from tests.unit.client.simulated import World, play
-from tidelog.client.administration import (
+from tidelog.client.admin.administration import (
     NewTopic,
     create_topics,
     delete_topics,

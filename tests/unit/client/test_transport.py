@@ -43,7 +43,7 @@ from tidelog.protocol.schemas.security.sasl import (
     SaslHandshakeResponse,
 )
 from tidelog.protocol.schemas.transactions import EndTxnRequest
-from tidelog.security_protocol import SecurityProtocol
+from tidelog.security.security_protocol import SecurityProtocol
 
 HOST = "broker-host"
 LIFETIME_MS = 10_000

@@ -24,12 +24,12 @@ from tidelog.coordinator.snapshots import (
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.errors import CorruptObject, Refused, TidelogError
 from tidelog.identifiers import LeaderEpoch, Slot
-from tidelog.offload import InlineOffload
 from tidelog.records.batch import BatchHeader
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.write.writer import WalLost
+from tidelog.workers.offload import InlineOffload
 
 ORIGIN = SnapshotOrigin("cluster", "numbers", UUID(int=1), 0)
 

@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ CORES = (
     "tidelog.wal.log.producer_state",
 )
 """Modules and packages that are pure: no I/O, time and chance as arguments."""
+MODULES_MAX = 15
 
 
 def modules() -> dict[str, Path]:
@@ -50,6 +53,28 @@ def packages() -> set[str]:
         name if path.name == "__init__.py" else name.rpartition(".")[0]
         for name, path in modules().items()
     }
+
+
+def crowded_folders(paths: Iterable[Path]) -> dict[str, int]:
+    """Folders with more than MODULES_MAX modules, and how many they have."""
+    counted = Counter(path.parent for path in paths if path.name != "__init__.py")
+    return {
+        str(folder.relative_to(ROOT)): count
+        for folder, count in counted.items()
+        if count > MODULES_MAX
+    }
+
+
+def test_a_folder_has_at_most_fifteen_modules() -> None:
+    paths = [*modules().values(), *(ROOT / "scripts").rglob("*.py")]
+    # One module for each command, named as the command.
+    assert crowded_folders(paths).keys() <= {"tidelog/cli/commands"}
+
+
+def test_a_crowded_folder_is_noticed() -> None:
+    paths = [ROOT / "a" / f"{number}.py" for number in range(MODULES_MAX)]
+    assert not crowded_folders([*paths, ROOT / "a" / "__init__.py"])
+    assert crowded_folders([*paths, ROOT / "a" / "one_more.py"]) == {"a": MODULES_MAX + 1}
 
 
 def test_packages_listed_for_setuptools_are_the_folders() -> None:

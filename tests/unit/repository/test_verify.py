@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from scripts.verify import TARGETS, Outcome, last_words, report, rows_of
+from scripts.verify import TARGETS, Outcome, report, rows_of, summary_lines
 
 
 def test_pytest_summary_is_found_behind_colours_and_frames() -> None:
@@ -12,29 +12,29 @@ def test_pytest_summary_is_found_behind_colours_and_frames() -> None:
         "\x1b[32m====== \x1b[1m12 passed\x1b[0m, 3 skipped, 4 deselected in 5.67s ======\x1b[0m\n"
     )
     assert (
-        last_words("tests/unit/x.py ...\n" + output)
+        summary_lines("tests/unit/x.py ...\n" + output)
         == "12 passed, 3 skipped, 4 deselected in 5.67s"
     )
 
 
 def test_failures_are_part_of_the_summary() -> None:
     output = "=== 2 failed, 10 passed in 1.00s ===\nmake: *** [Makefile:79: unit] Error 1\n"
-    assert last_words(output) == "2 failed, 10 passed in 1.00s"
+    assert summary_lines(output) == "2 failed, 10 passed in 1.00s"
 
 
 def test_a_last_line_that_says_more_is_kept() -> None:
     output = "12 passed in 5.67s\nName   Stmts\n------\nTOTAL   100   7   93%\n"
-    assert last_words(output) == "12 passed in 5.67s; TOTAL   100   7   93%"
+    assert summary_lines(output) == "12 passed in 5.67s; TOTAL   100   7   93%"
 
 
 def test_without_pytest_the_last_line_speaks() -> None:
-    assert last_words("seed 1\n200 seeds, 0 violations\n\n----\n") == "200 seeds, 0 violations"
-    assert last_words("") == ""
+    assert summary_lines("seed 1\n200 seeds, 0 violations\n\n----\n") == "200 seeds, 0 violations"
+    assert summary_lines("") == ""
 
 
 def test_a_target_that_runs_pytest_twice_says_both() -> None:
     output = "=== 6527 passed in 260.00s ===\n=== 24 passed, 1 xfailed in 109.03s (0:01:49) ===\n"
-    assert last_words(output) == "6527 passed in 260.00s; 24 passed, 1 xfailed in 109.03s"
+    assert summary_lines(output) == "6527 passed in 260.00s; 24 passed, 1 xfailed in 109.03s"
 
 
 def test_a_target_that_runs_again_takes_the_place_of_its_row_alone() -> None:

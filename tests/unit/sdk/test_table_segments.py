@@ -18,14 +18,13 @@ from tests.unit.broker.one_broker import TOPIC, OneBroker, batch
 from tests.unit.bucket.bucket_world import roll_and_checkpoint, world
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.reading import BucketView
-from tidelog.client.flush import flush_topic
+from tidelog.client.admin.flush import flush_topic
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy, SystemEntropy
 from tidelog.errors import MissingObject
 from tidelog.identifiers import TopicPartition
 from tidelog.network import SocketNetwork
-from tidelog.offload import InlineOffload
 from tidelog.sdk import table as sdk_table
 from tidelog.sdk.messages import Message
 from tidelog.sdk.producer import Producer
@@ -34,6 +33,7 @@ from tidelog.storage.segment import segment_writer
 from tidelog.storage.stores.filesystem import FilesystemStore
 from tidelog.storage.stores.location import open_reader
 from tidelog.testing.broker import Broker
+from tidelog.workers.offload import InlineOffload
 
 BEGIN_MS = 1_700_000_000_000
 PARTITIONS = 2

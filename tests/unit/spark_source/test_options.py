@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.columns import check_schema, default_schema, row_columns
-from tidelog.spark_source.options import (
+from tidelog.spark_source.options.options import (
     Assigned,
     Edge,
     Offsets,
@@ -19,7 +19,7 @@ from tidelog.spark_source.options import (
     is_read,
     parse_read_options,
 )
-from tidelog.spark_source.store_address import only_store_url_of, store_url_of
+from tidelog.spark_source.options.store_address import only_store_url_of, store_url_of
 
 
 def parsed(**options: str) -> ReadOptions:

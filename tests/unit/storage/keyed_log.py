@@ -11,7 +11,6 @@ import pyarrow as pa
 from tests.unit.storage.segments import PARTITION, TOPIC_ID, commit_of
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
-from tidelog.offload import InlineOffload
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.records.row_columns import ROW_SCHEMA
 from tidelog.records.rows.row_decoding import decode_rows
@@ -30,6 +29,7 @@ from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import MeteredStore
 from tidelog.storage.table.table_change import PartitionChange, TableAdvance
 from tidelog.storage.table.table_state import TableSegment, TableState
+from tidelog.workers.offload import InlineOffload
 
 NUMBER = PARTITION.partition
 POLICY = CompactionPolicy(0, 2**63 - 1, 0.5, 100)

@@ -13,7 +13,6 @@ from tests.unit.wal.gated_store import GatedStore
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import TidelogError
 from tidelog.identifiers import Slot
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.object_format import wal_key
@@ -21,6 +20,7 @@ from tidelog.wal.format.slot_index import check_body
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.slot_entries import BatchEntry
 from tidelog.wal.write.writer import DurableSlot, WalWriter
+from tidelog.workers.offload import InlineOffload
 
 PARTITION = topic_partition(0)
 

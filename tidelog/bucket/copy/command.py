@@ -14,9 +14,9 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import Refused
-from tidelog.offload import ThreadOffload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.location import open_reader, open_store
+from tidelog.workers.offload import ThreadOffload
 
 THREADS = 2
 

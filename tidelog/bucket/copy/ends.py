@@ -63,7 +63,7 @@ class Ends:
         """The first slot of a WAL that is not known to hold data."""
         return self._ends[owner]
 
-    def saw(self, owner: Incarnation, slots: Iterable[tuple[Slot, int]]) -> None:
+    def extend(self, owner: Incarnation, slots: Iterable[tuple[Slot, int]]) -> None:
         """Take what a listing from the end on has: slots, ascending, and their sizes."""
         for slot, size_bytes in slots:
             if slot != self._ends[owner]:

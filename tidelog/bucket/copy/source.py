@@ -169,7 +169,7 @@ class CopySource:
     async def _walk(self, ends: Ends, owner: Incarnation) -> None:
         start = ends.end(owner)
         listed = list_slots(self._store, owner, start)
-        ends.saw(owner, [(slot, meta.size) async for slot, meta in listed])
+        ends.extend(owner, [(slot, meta.size) async for slot, meta in listed])
 
     async def _exists(self, key: str) -> bool:
         try:

@@ -31,7 +31,6 @@ from tidelog.coordinator.cluster.log.prefix import (
 from tidelog.coordinator.cluster.log.snapshots import Snapshots
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import CorruptObject, Refused
-from tidelog.offload import Offload
 from tidelog.storage.object_store import (
     Buffer,
     IfAbsent,
@@ -40,6 +39,7 @@ from tidelog.storage.object_store import (
     PreconditionFailed,
 )
 from tidelog.storage.sequence import NUMBER_DIGITS
+from tidelog.workers.offload import Offload
 
 
 class CopyTarget:

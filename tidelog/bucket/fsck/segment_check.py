@@ -11,13 +11,13 @@ from awscrt.checksums import crc32c
 
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import Offload
 from tidelog.records.parse.row_arrays import integers_of
 from tidelog.records.row_columns import MICROSECONDS_PER_MILLISECOND, ROW_SCHEMA
 from tidelog.storage.object_store import Buffer, ByteRange, ObjectStore
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_index import SegmentIndex
 from tidelog.storage.segment.segment_reader import SegmentReader
+from tidelog.workers.offload import Offload
 
 READ_BYTES_MAX = 8 * 1024 * 1024
 """The bytes of one range, unless a single row group is larger."""

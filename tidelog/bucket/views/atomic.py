@@ -47,7 +47,9 @@ async def atomic_view(bucket: Bucket, *topics: str) -> AtomicView:
     Raises CorruptObject, also for a coordinator's state that cannot be read, and what
     `Bucket.view` raises."""
     wanted = await bucket.partitions_of(topics)
-    return await bucket.steadily(lambda: read_atomically(bucket.access, bucket.tails, wanted))
+    return await bucket.read_consistently(
+        lambda: read_atomically(bucket.access, bucket.tails, wanted)
+    )
 
 
 async def read_atomically(

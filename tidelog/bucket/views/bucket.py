@@ -35,12 +35,12 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.entropy import Entropy
 from tidelog.errors import MissingObject
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import Offload
 from tidelog.records.row_columns import ROW_SCHEMA
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.superseded import Looks
 from tidelog.storage.table.table_state import TableState
 from tidelog.wal.recover.wal_reader import WalReader
+from tidelog.workers.offload import Offload
 
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ class Bucket:
             waiting = await reading.read_tails(waiting, await reading.read_ends(waiting))
             return None if waiting else reading.view
 
-        return await self.steadily(read)
+        return await self.read_consistently(read)
 
     def rows(
         self,
@@ -177,7 +177,7 @@ class Bucket:
             keep=keep,
         )
 
-    async def steadily(self, read: Callable[[], Awaitable[T | None]]) -> T:
+    async def read_consistently(self, read: Callable[[], Awaitable[T | None]]) -> T:
         """What `read` finds. None: the bucket has changed, so it is asked again; the same object
         missing twice is lost (F4). Raises StoreNotApplied where it changes too fast."""
         looks = Looks(self._access.store.url, VIEW_ATTEMPTS_MAX)

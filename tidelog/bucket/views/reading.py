@@ -14,7 +14,7 @@ from tidelog.bucket.views.partition_view import PartitionView, TableEnd, view_of
 from tidelog.bucket.views.remembered import RememberedTables
 from tidelog.clock import Clock
 from tidelog.concurrency import read_all
-from tidelog.coordinator.cluster.log.leases import told_durable
+from tidelog.coordinator.cluster.log.leases import read_durable_end
 from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.coordinator.cluster.records.topics import Topic
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -23,7 +23,6 @@ from tidelog.coordinator.snapshots import newest_snapshot
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, MissingObject, Refused
 from tidelog.identifiers import Incarnation, Slot, TopicId, TopicPartition
-from tidelog.offload import Offload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.superseded import Looks
 from tidelog.storage.table.table_log import TableLog, commit_key
@@ -31,6 +30,7 @@ from tidelog.storage.table.table_state import NO_VERSION, PartitionTable, TableS
 from tidelog.wal.log.tenure import Tenure
 from tidelog.wal.recover.recovery import Recovered, recover
 from tidelog.wal.recover.wal_reader import WalReader
+from tidelog.workers.offload import Offload
 
 TABLES_AT_ONCE_MAX = 16
 
@@ -191,7 +191,7 @@ class Reading:
         state = await access.cluster.refresh()
         tenures = {each: found for each in partitions if (found := state.tenures(each))}
         retired = {wal.incarnation: wal.end_slot for wal in state.retired.values()}
-        told = await self._told(tenures)
+        told = await self._durable_ends(tenures)
         recovered = await recover(
             access.store,
             access.clock,
@@ -226,7 +226,7 @@ class Reading:
         )
         return again
 
-    async def _told(
+    async def _durable_ends(
         self, tenures: Mapping[TopicPartition, Iterable[Tenure]]
     ) -> dict[Incarnation, Slot]:
         """How far the leases say that the WALs are durable which have not ended (C10)."""
@@ -234,7 +234,7 @@ class Reading:
         brokers = access.cluster.state.brokers
         named = {tenure.incarnation for each in tenures.values() for tenure in each}
         growing = [brokers[each.epoch] for each in sorted(named) if each.epoch in brokers]
-        return {info.incarnation: await told_durable(access.store, info) for info in growing}
+        return {info.incarnation: await read_durable_end(access.store, info) for info in growing}
 
     def _settle(
         self,

@@ -95,7 +95,7 @@ async def group_offsets(bucket: Bucket, group_ids: Iterable[str]) -> pa.Table:
         )
         return await read_states(bucket.access, bucket.tails, view, GROUPS)
 
-    table = await bucket.steadily(read)
+    table = await bucket.read_consistently(read)
     return table.filter(pc.equal(table.column("kind"), "offset"))
 
 
@@ -105,7 +105,7 @@ async def _all_states(bucket: Bucket, kind: StateKind) -> pa.Table:
         view = await bucket.view(*([kind.topic] if known else []))
         return await read_states(bucket.access, bucket.tails, view, kind)
 
-    return await bucket.steadily(read)
+    return await bucket.read_consistently(read)
 
 
 async def restore(

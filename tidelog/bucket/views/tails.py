@@ -20,7 +20,6 @@ from tidelog.bucket.views.tail_rows import (
 )
 from tidelog.concurrency import read_all
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import Offload
 from tidelog.records.parse.varints import Booleans, Integers
 from tidelog.records.row_columns import ROW_SCHEMA
 from tidelog.storage.object_store import Buffer, ByteRange, ObjectStore
@@ -31,6 +30,7 @@ from tidelog.wal.read.index import read_batch_index
 from tidelog.wal.read.ordinals import IndexedBatches, Ordinals, extent_ordinals, index_batches
 from tidelog.wal.read.read_plan import Demand, PlannedRead, plan_reads, windows
 from tidelog.wal.read.verify import StoredBatches, VerifiedBatches, verify
+from tidelog.workers.offload import Offload
 
 READS_AT_ONCE_MAX = 16
 WINDOW_BYTES = 16 * 1024 * 1024

@@ -9,7 +9,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from tidelog.acl_codes import (
+from tidelog.cli.address import Bootstrap
+from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
+from tidelog.cli.table import shown_table
+from tidelog.client.admin.acls import Acl, AclSelection, create_acls, delete_acls, describe_acls
+from tidelog.security.acl_codes import (
     CLUSTER_NAME,
     OPERATIONS,
     WILDCARD,
@@ -18,10 +22,6 @@ from tidelog.acl_codes import (
     PermissionType,
     ResourceType,
 )
-from tidelog.cli.address import Bootstrap
-from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
-from tidelog.cli.table import shown_table
-from tidelog.client.acls import Acl, AclSelection, create_acls, delete_acls, describe_acls
 
 F = TypeVar("F", bound=Callable[..., Any])
 _TYPES = {

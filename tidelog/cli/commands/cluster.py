@@ -9,7 +9,7 @@ import click
 
 from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
-from tidelog.client.administration import (
+from tidelog.client.admin.administration import (
     cluster_features,
     describe_cluster,
     drain_broker,

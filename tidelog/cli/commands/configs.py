@@ -12,7 +12,7 @@ from tidelog.cli.address import Bootstrap
 from tidelog.cli.assignments import assignments_of
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.table import shown_table
-from tidelog.client.administration import (
+from tidelog.client.admin.administration import (
     ConfigHolder,
     alter_configs,
     broker_holder,

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tidelog.cli.address import Bootstrap
-from tidelog.cli.broker_client import bootstrap_option, json_option, patiently, with_client
+from tidelog.cli.broker_client import bootstrap_option, json_option, with_client, with_retries
 from tidelog.cli.commands.consume import Start, StartType
 from tidelog.cli.table import shown_table
 from tidelog.client.errors import RequestRefused
@@ -45,7 +45,7 @@ def groups() -> None:
 @json_option
 def list_(bootstrap: Bootstrap, as_json: bool) -> None:
     """List the groups and their states."""
-    found = with_client(bootstrap, lambda client: patiently(lambda: list_groups(client)))
+    found = with_client(bootstrap, lambda client: with_retries(lambda: list_groups(client)))
     if as_json:
         facts = [
             {"group": g.group_id, "state": g.group_state, "protocol_type": g.protocol_type}
@@ -77,7 +77,7 @@ def describe(group_id: str, bootstrap: Bootstrap, as_json: bool) -> None:
     """Show members, committed offsets and lag of GROUP."""
 
     async def run(client: Client) -> tuple[DescribedGroup, dict[Place, GroupProgress]]:
-        group = await patiently(lambda: describe_group(client, group_id))
+        group = await with_retries(lambda: describe_group(client, group_id))
         return group, await _progress(client, group_id)
 
     group, progress = with_client(bootstrap, run)
@@ -98,7 +98,7 @@ def describe(group_id: str, bootstrap: Bootstrap, as_json: bool) -> None:
 
 
 async def _progress(client: Client, group_id: str) -> dict[Place, GroupProgress]:
-    committed = await patiently(lambda: committed_offsets(client, group_id))
+    committed = await with_retries(lambda: committed_offsets(client, group_id))
     progress = {}
     for place, offset in committed.items():
         end: int | None = None
@@ -174,8 +174,8 @@ def reset_offsets(
             for number in partitions or known
         }
         if not dry_run:
-            await patiently(lambda: _refuse_members(client, group_id))
-            await patiently(lambda: commit_offsets(client, group_id, wanted))
+            await with_retries(lambda: _refuse_members(client, group_id))
+            await with_retries(lambda: commit_offsets(client, group_id, wanted))
         return wanted
 
     offsets = with_client(bootstrap, run)
@@ -224,7 +224,7 @@ def delete(group_ids: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -> N
 
     async def run(client: Client) -> None:
         for group_id in group_ids:
-            await patiently(partial(delete_group, client, group_id))
+            await with_retries(partial(delete_group, client, group_id))
 
     with_client(bootstrap, run)
     if as_json:

@@ -13,7 +13,7 @@ from tidelog.cli.address import Bootstrap
 from tidelog.cli.assignments import assignments_of
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.table import shown_table
-from tidelog.client.quotas import DEFAULT, LimitedClient, alter_quotas, describe_quotas
+from tidelog.client.admin.quotas import DEFAULT, LimitedClient, alter_quotas, describe_quotas
 from tidelog.errors import Refused
 
 F = TypeVar("F", bound=Callable[..., Any])

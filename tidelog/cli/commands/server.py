@@ -39,10 +39,10 @@ from tidelog.entropy import SystemEntropy
 from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.identifiers import BrokerId
 from tidelog.network import SocketNetwork
-from tidelog.offload import ThreadOffload
-from tidelog.process_offload import ProcessOffload
 from tidelog.storage.stores.location import open_store
 from tidelog.storage.stores.metered import StoreStatistics
+from tidelog.workers.offload import ThreadOffload
+from tidelog.workers.process_offload import ProcessOffload
 
 logger = logging.getLogger(__name__)
 

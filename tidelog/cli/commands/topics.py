@@ -14,7 +14,7 @@ from tidelog.cli.assignments import assignments_of
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.commands.configs import change
 from tidelog.cli.table import shown_table
-from tidelog.client.administration import (
+from tidelog.client.admin.administration import (
     NewTopic,
     add_partitions,
     create_topics,
@@ -24,8 +24,8 @@ from tidelog.client.administration import (
     topic_configs,
     topic_holder,
 )
+from tidelog.client.admin.flush import FlushedPartition, flush_topic
 from tidelog.client.errors import RequestRefused
-from tidelog.client.flush import FlushedPartition, flush_topic
 from tidelog.client.metadata import TopicMetadata
 from tidelog.client.operations import EARLIEST, LATEST, list_offsets
 from tidelog.client.pool import Client

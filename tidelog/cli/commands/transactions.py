@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from tidelog.cli.address import Bootstrap
-from tidelog.cli.broker_client import bootstrap_option, json_option, patiently, with_client
+from tidelog.cli.broker_client import bootstrap_option, json_option, with_client, with_retries
 from tidelog.cli.table import shown_table
-from tidelog.client.administration import list_topics
+from tidelog.client.admin.administration import list_topics
 from tidelog.client.errors import ReadRefused
 from tidelog.client.groups.admin import Place
 from tidelog.client.pool import Client, CoordinatorKind
@@ -76,7 +76,7 @@ def list_(
     )
 
     async def run(client: Client) -> list[ListedTransaction]:
-        return await patiently(lambda: list_transactions(client, wanted))
+        return await with_retries(lambda: list_transactions(client, wanted))
 
     found = with_client(bootstrap, run)
     if as_json:
@@ -102,7 +102,7 @@ def describe(transactional_id: str, bootstrap: Bootstrap, as_json: bool) -> None
     """Show the newest transaction of TRANSACTIONAL_ID, its producer and its partitions."""
 
     async def run(client: Client) -> tuple[DescribedTransaction, str]:
-        found = await patiently(lambda: describe_transaction(client, transactional_id))
+        found = await with_retries(lambda: describe_transaction(client, transactional_id))
         host, port = await client.find_coordinator(CoordinatorKind.TRANSACTION, transactional_id)
         return found, f"{host}:{port}"
 
@@ -165,7 +165,7 @@ def find_hanging(
     async def run(client: Client) -> list[OpenTransaction]:
         places = await _places(client, topics, partitions)
         age_ms, now_ms = timeout_minutes * MINUTE_MS, SystemClock().time_ms()
-        return await patiently(
+        return await with_retries(
             lambda: hanging_transactions(client, places, age_ms=age_ms, now_ms=now_ms)
         )
 
@@ -251,11 +251,11 @@ def abort(
         owner = (
             TransactionOwner(*given)
             if start_offset is None
-            else await patiently(lambda: _owner_at(client, place, start_offset))
+            else await with_retries(lambda: _owner_at(client, place, start_offset))
         )
         if not force:
-            await patiently(lambda: _refuse_coordinated(client, place, owner))
-        await patiently(lambda: abort_in_partition(client, place, owner))
+            await with_retries(lambda: _refuse_coordinated(client, place, owner))
+        await with_retries(lambda: abort_in_partition(client, place, owner))
         return owner
 
     owner = with_client(bootstrap, run)

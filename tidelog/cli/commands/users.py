@@ -10,7 +10,7 @@ import click
 from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.scram_options import NewCredential, new_salt
-from tidelog.client.administration import broker_holder, describe_cluster, holder_configs
+from tidelog.client.admin.administration import broker_holder, describe_cluster, holder_configs
 from tidelog.client.errors import RequestRefused, check, check_read
 from tidelog.client.pool import Client
 from tidelog.protocol.schemas.security.scram import (
@@ -21,7 +21,7 @@ from tidelog.protocol.schemas.security.scram import (
     ScramCredentialUpsertion,
     UserName,
 )
-from tidelog.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism, salted_password
+from tidelog.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism, salted_password
 
 _MECHANISM = click.Choice([each.title for each in ScramMechanism])
 _ENABLED = "sasl.enabled.mechanisms"

@@ -82,7 +82,7 @@ class GroupMember:
         self._must_join = True
         self._partitions: dict[str, int] = {}
         """Partition counts that this member used as the group's leader; empty for other members."""
-        self._heard_at = clock.monotonic()
+        self._answered_at = clock.monotonic()
         self._fatal: RequestRefused | None = None
 
     @property
@@ -132,7 +132,7 @@ class GroupMember:
                 self._react(refusal)
                 await patience.wait(refusal)
             else:
-                self._heard_at = self._clock.monotonic()
+                self._answered_at = self._clock.monotonic()
                 self._membership = membership
                 self._must_join = False
                 return membership
@@ -200,7 +200,7 @@ class GroupMember:
             RequestRefused, RequestFailed: the group removes the member when the session expires.
         """
         member_id = self._member_id
-        self._lose(NO_MEMBER)
+        self._lose_membership(NO_MEMBER)
         if member_id == NO_MEMBER or self.settings.instance_id is not None:
             return
         request = LeaveGroupRequest(
@@ -225,13 +225,13 @@ class GroupMember:
             if membership is None or self._must_join:
                 continue
             try:
-                await self._beat(membership)
+                await self._send_heartbeat(membership)
                 await self._notice_new_partitions()
             except (RequestFailed, RequestRefused) as error:
                 if self._membership is membership:
                     self._notice(error)
 
-    async def _beat(self, membership: GroupMembership) -> None:
+    async def _send_heartbeat(self, membership: GroupMembership) -> None:
         request = HeartbeatRequest(
             group_id=self.group_id,
             generation_id=membership.generation,
@@ -241,7 +241,7 @@ class GroupMember:
         asked_at = self._clock.monotonic()
         response = await self._request(request, self.settings.session_timeout_ms)
         if response.error_code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
-            self._heard_at = max(self._heard_at, asked_at)
+            self._answered_at = max(self._answered_at, asked_at)
         self._check("Heartbeat", response.error_code)
 
     async def _notice_new_partitions(self) -> None:
@@ -257,11 +257,11 @@ class GroupMember:
                 self._react(error)
             except RequestRefused as fatal:
                 self._fatal = fatal
-                self._lose(NO_MEMBER)
-        silent_seconds = self._clock.monotonic() - self._heard_at
+                self._lose_membership(NO_MEMBER)
+        silent_seconds = self._clock.monotonic() - self._answered_at
         if silent_seconds * 1000 > self.settings.session_timeout_ms:
             # The group has reassigned the partitions by now.
-            self._lose(self._member_id)
+            self._lose_membership(self._member_id)
 
     # --- offsets ---
 
@@ -363,13 +363,13 @@ class GroupMember:
             case Reaction.JOIN:
                 self._must_join = True
             case Reaction.GENERATION_LOST:
-                self._lose(self._member_id)
+                self._lose_membership(self._member_id)
             case Reaction.MEMBER_LOST:
-                self._lose(NO_MEMBER)
+                self._lose_membership(NO_MEMBER)
             case None:
                 raise refusal
 
-    def _lose(self, member_id: str) -> None:
+    def _lose_membership(self, member_id: str) -> None:
         self._member_id = member_id
         self._membership = None
         self._must_join = True

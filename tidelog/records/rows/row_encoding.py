@@ -6,11 +6,13 @@ transaction: all rows of a table are decided, so consumers need no aborted trans
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from awscrt.checksums import crc32c
 
 from tidelog.records.batch import (
@@ -28,6 +30,7 @@ from tidelog.records.compression import Compression, compress
 from tidelog.records.parse.row_arrays import (
     binary_array,
     element_offsets,
+    integer_array,
     integers_of,
     lengths_of,
     nulls_of,
@@ -35,7 +38,6 @@ from tidelog.records.parse.row_arrays import (
 from tidelog.records.parse.varint_writing import constant, write_varints, zigzag
 from tidelog.records.parse.varints import Integers
 from tidelog.records.row_columns import BUFFER_BYTES_LIMIT, MICROSECONDS_PER_MILLISECOND
-from tidelog.records.rows.row_joining import interleave, join
 
 BATCH_BYTES = 1024 * 1024
 OFFSET_DELTA_MAX = 2**31 - 1
@@ -48,6 +50,8 @@ _PLACE = Struct(">qiibI")
 _CHECKED = Struct(">hiqqqhii")
 
 
+# Arrow imports pandas, if installed, to make a scalar of Python bytes.
+_NOTHING = binary_array(np.zeros(2, np.int32), pa.py_buffer(b""))[0]
 _NO_HEADERS = binary_array(np.array([0, 1], np.int32), pa.py_buffer(b"\x00"))
 
 
@@ -154,7 +158,7 @@ def _header_bytes(headers: pa.Array) -> tuple[Integers, pa.Array | None]:
     keys, values = structs.field(0), structs.field(1)
     key_lengths, value_lengths = lengths_of(keys), lengths_of(values)
     key_sizes, value_sizes = zigzag(key_lengths), zigzag(value_lengths)
-    joined = interleave(
+    joined = _interleave(
         [write_varints([key_sizes]), keys.cast(pa.binary()), write_varints([value_sizes]), values]
     )
     ends = np.zeros(len(keys) + 1, np.int64)
@@ -220,11 +224,11 @@ def _records(
         parts += [columns.keys, write_varints([value_sizes])]
     parts.append(columns.values)
     if is_folded:
-        return memoryview(interleave(parts, _NO_HEADERS) or b"")[1:], ends
+        return memoryview(_interleave(parts, _NO_HEADERS) or b"")[1:], ends
     parts.append(write_varints([header_counts]))
     if columns.headers is not None:
         parts.append(columns.headers)
-    return memoryview((join if is_long else interleave)(parts) or b""), ends
+    return memoryview((_join if is_long else _interleave)(parts) or b""), ends
 
 
 class _Head(NamedTuple):
@@ -283,3 +287,31 @@ def empty_batches(first_offset: int, next_offset: int, leader_epoch: int) -> lis
         batches.append(_batch(head, last, b"", leader_epoch, Compression.NONE))
         first_offset = last + 1
     return batches
+
+
+def _interleave(columns: Sequence[pa.Array], last: pa.Array | None = None) -> pa.Buffer | None:
+    """The bytes of binary arrays of equal length, row by row, then those of `last`; null counts as
+    empty.
+
+    None if there are no bytes. All arrays together must be below 2 GiB. It costs one `take`, half
+    of `_join` for short rows.
+    """
+    rows, count = len(columns[0]), len(columns)
+    behind = 0 if last is None else len(last)
+    order = np.empty(rows * count + behind, np.int32)
+    by_row = order[: rows * count].reshape(rows, count)
+    for index in range(count):
+        by_row[:, index] = np.arange(index * rows, (index + 1) * rows, dtype=np.int32)
+    order[rows * count :] = np.arange(rows * count, rows * count + behind, dtype=np.int32)
+    pieces = pa.concat_arrays([*columns] if last is None else [*columns, last])
+    order_array = integer_array(order, pa.int32())
+    taken = pc.take(pieces, order_array, boundscheck=False)
+    return taken.buffers()[2]
+
+
+def _join(columns: Sequence[pa.Array]) -> pa.Buffer | None:
+    """As `_interleave`, without first copying all columns: for long rows."""
+    joined = pc.binary_join_element_wise(
+        *columns, _NOTHING, null_handling="replace", null_replacement=b""
+    )
+    return joined.buffers()[2]

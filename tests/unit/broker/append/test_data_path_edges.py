@@ -17,7 +17,6 @@ from tidelog.broker.handlers.transactions.transactions import init_producer_id
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.records import ConfigsChanged, ConfigScope, TopicDeleted
 from tidelog.entropy import SeededEntropy
-from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.protocol.schemas.offsets import (
@@ -39,6 +38,7 @@ from tidelog.storage.object_store import (
 )
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.retrying import RetryingStore
+from tidelog.workers.offload import InlineOffload
 
 P = ParamSpec("P")
 T = TypeVar("T")

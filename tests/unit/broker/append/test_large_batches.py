@@ -15,12 +15,12 @@ from tidelog.broker.append.large_batches import LargeBatches
 from tidelog.broker.handlers.data.produce import produce
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.clock import SystemClock
-from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.produce import PartitionProduceResponse
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.workers.offload import InlineOffload
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -34,8 +34,8 @@ from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.credentials import UserKey
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import InvalidConfiguration
-from tidelog.scram import ScramMechanism, Verifier
-from tidelog.security_protocol import SecurityProtocol
+from tidelog.security.scram import ScramMechanism, Verifier
+from tidelog.security.security_protocol import SecurityProtocol
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
 

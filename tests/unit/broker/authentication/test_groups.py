@@ -13,7 +13,6 @@ from tests.unit.broker.authentication.test_oauthbearer import properties, terms_
 from tests.unit.broker.authentication.test_tls import asked, connect, tls_server
 from tests.unit.broker.loopback import run as run_loop
 from tests.unit.broker.one_broker import TOPIC, run
-from tidelog.acl_codes import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.client.pool import Client
@@ -32,6 +31,7 @@ from tidelog.protocol.schemas.cluster.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
 )
+from tidelog.security.acl_codes import AclOperation, PatternType, PermissionType, ResourceType
 
 OU = "ssl.principal.groups.attribute"
 

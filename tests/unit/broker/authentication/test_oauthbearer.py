@@ -44,10 +44,10 @@ from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import InvalidConfiguration
 from tidelog.network import SocketNetwork
-from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.security.sasl import SaslAuthenticateResponse
-from tidelog.security_protocol import SecurityProtocol
+from tidelog.security.security_protocol import SecurityProtocol
+from tidelog.workers.offload import InlineOffload
 
 INVALID = '{"status":"invalid_token"}'
 

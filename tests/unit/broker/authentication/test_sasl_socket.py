@@ -25,7 +25,6 @@ from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.credentials import Credentials
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import InvalidConfiguration
-from tidelog.offload import InlineOffload
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.message import Response
@@ -40,8 +39,9 @@ from tidelog.protocol.schemas.security.sasl import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from tidelog.scram import ScramMechanism, salted_password, verifier
+from tidelog.security.scram import ScramMechanism, salted_password, verifier
 from tidelog.storage.object_store import StoreNotApplied
+from tidelog.workers.offload import InlineOffload
 
 LOOPS = ("uvloop", "asyncio")
 SALT = bytes(range(20))

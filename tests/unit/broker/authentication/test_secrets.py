@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.kept_secrets import keep
 from tests.unit.broker.authentication.issuer import Issuer
 from tidelog.cli.root import cli
-from tidelog.client.administration import broker_holder, holder_configs
+from tidelog.client.admin.administration import broker_holder, holder_configs
 from tidelog.client.errors import RequestRefused
 from tidelog.client.pool import Client
 from tidelog.client.security import security_of

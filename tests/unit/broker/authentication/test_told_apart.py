@@ -28,9 +28,9 @@ from tidelog.broker.authentication.identity import NotAuthenticated
 from tidelog.broker.authentication.mechanisms import PlainExchange, ScramExchange
 from tidelog.coordinator.cluster.records.credentials import Credentials
 from tidelog.entropy import SeededEntropy
-from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.scram import ScramMechanism
+from tidelog.security.scram import ScramMechanism
+from tidelog.workers.offload import InlineOffload
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 

@@ -7,11 +7,11 @@ import logging
 
 import pytest
 
-from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.audit import TEXT_LENGTH_MAX, AuditLog
 from tidelog.broker.authorization.decisions import AccessDecision, Ground
 from tidelog.clock import SystemClock
-from tidelog.principal import Principal
+from tidelog.security.acl_codes import AclOperation, ResourceType
+from tidelog.security.principal import Principal
 
 
 class Clock(SystemClock):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.coordinator.cluster.acls import rule, table_of
-from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.authorization.authorizer import Authorizer, open_authorizer, super_users
 from tidelog.broker.authorization.decisions import Ground
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.coordinator.cluster.state.acl_table import AclTable
 from tidelog.errors import InvalidConfiguration
-from tidelog.principal import ANONYMOUS, Principal
+from tidelog.security.acl_codes import AclOperation, ResourceType
+from tidelog.security.principal import ANONYMOUS, Principal
 
 ALICE = Principal("alice")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.coordinator.cluster.acls import rule, table_of
-from tidelog.acl_codes import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.broker.authorization.decisions import (
     AccessDecision,
     Asker,
@@ -14,7 +13,8 @@ from tidelog.broker.authorization.decisions import (
     decide_for_any,
 )
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
-from tidelog.principal import Principal
+from tidelog.security.acl_codes import CLUSTER_NAME, AclOperation, ResourceType
+from tidelog.security.principal import Principal
 
 ALICE = Asker(Principal("alice"), "10.0.0.1")
 BOB = Asker(Principal("bob"), "10.0.0.1")

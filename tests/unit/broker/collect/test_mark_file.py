@@ -11,11 +11,11 @@ from tests.simulation.world.clock import SimulatedClock
 from tests.simulation.world.loop import SimulatedLoop
 from tidelog.broker.collect.mark_file import MarkFile, mark_key
 from tidelog.identifiers import BrokerId, Epoch, Incarnation
-from tidelog.offload import InlineOffload
 from tidelog.storage.sightings import Sightings
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import MeteredStore
 from tidelog.wal.recover.slot_runs import SlotRun
+from tidelog.workers.offload import InlineOffload
 
 GRACE = 600.0
 ID = BrokerId(7)

@@ -147,7 +147,7 @@ def test_a_checkpoint_under_way_knows_nothing_of_a_merge_whose_entry_comes_later
             await checkpoint(one)
             merger = one.broker.maintenance.merger
             log = one.broker.writes.partitions.named(TOPIC, 0).log
-            async with one.broker.writes.checkpointer.held_off():
+            async with one.broker.writes.checkpointer.paused():
                 merging = asyncio.create_task(merger._merge())
                 for _ in range(50):
                     await asyncio.sleep(0)

@@ -19,7 +19,7 @@ from tests.unit.broker.ownership.test_several_brokers import (
     values,
 )
 from tests.unit.broker.rolled import flush
-from tidelog.broker.collect.shares import SharedWork, dead_wals, is_responsible, patience
+from tidelog.broker.collect.shares import SharedWork, dead_wals, is_responsible, passes_to_wait
 from tidelog.broker.collect.survey_file import (
     SURVEY_KEY,
     SurveyFile,
@@ -40,10 +40,10 @@ from tidelog.identifiers import (
     Slot,
     TopicPartition,
 )
-from tidelog.offload import InlineOffload
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.object_format import wal_prefix
 from tidelog.wal.recover.slot_runs import SlotRun
+from tidelog.workers.offload import InlineOffload
 
 ONE, OTHER = Incarnation(BrokerId(1), Epoch(3)), Incarnation(BrokerId(2), Epoch(8))
 SURVEY = Survey(
@@ -122,7 +122,7 @@ def test_the_next_in_rank_makes_the_survey_if_no_other_does_and_deletes_nothing_
             me, other = first, second
             if is_responsible(state, first.broker.membership.incarnation, SharedWork.FOLDERS):
                 me, other = second, first
-            assert patience(state, me.broker.membership.incarnation) == 1
+            assert passes_to_wait(state, me.broker.membership.incarnation) == 1
             mine = 0 if me is first else 1
             # The other refers to slots of this WAL: a partition has moved there.
             for _ in range(3):

@@ -19,7 +19,6 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.crash_points import NO_CRASH_POINTS
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, LeaderEpoch, TopicId
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import IfAbsent, PreconditionFailed
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.stores.memory import MemoryStore
@@ -27,6 +26,7 @@ from tidelog.storage.table.table_change import PartitionChange, encode_commit
 from tidelog.storage.table.table_log import SegmentsTooOld, TableCommitted, TableLog, commit_key
 from tidelog.storage.table.table_schema import FORMAT_PROPERTY, FORMAT_VERSION, metadata
 from tidelog.wal.log.tenure import Tenure
+from tidelog.workers.offload import InlineOffload
 
 GRACE = 600.0
 ME = Incarnation(BrokerId(1), Epoch(1))

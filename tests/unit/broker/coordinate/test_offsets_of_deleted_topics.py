@@ -31,8 +31,8 @@ from tidelog.coordinator.group.commands import CommitOffsets, OffsetToCommit
 from tidelog.coordinator.log_codec import decode_log
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import Epoch
-from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.workers.offload import InlineOffload
 
 OK = ErrorCode.NONE
 NOTHING = -1

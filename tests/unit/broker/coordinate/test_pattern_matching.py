@@ -15,8 +15,8 @@ from tidelog.coordinator import patterns as expressions
 from tidelog.coordinator.patterns import InvalidPattern
 from tidelog.coordinator.runtime import CoordinatorRefused
 from tidelog.identifiers import TopicId
-from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.workers.offload import InlineOffload
 
 
 class Topic(NamedTuple):

@@ -11,7 +11,6 @@ from uuid import UUID
 from tests.unit.broker.guarded import codes
 from tests.unit.broker.one_broker import batch
 from tests.unit.coordinator.cluster.acls import rule
-from tidelog.acl_codes import CLUSTER_NAME, ResourceType
 from tidelog.broker.authorization.access import REFUSALS
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
 from tidelog.protocol.api import ApiKey
@@ -31,6 +30,7 @@ from tidelog.protocol.schemas import (
 from tidelog.protocol.schemas.cluster import configs, metadata, quorum, replicas, topics
 from tidelog.protocol.schemas.own import adopt, drains, features, flush, metadata_moved, rebalance
 from tidelog.protocol.schemas.security import acls, quotas, scram
+from tidelog.security.acl_codes import CLUSTER_NAME, ResourceType
 
 TOPIC, GROUP, TRANSACTION = "flights", "pilots", "booking"
 TOPIC_ID = UUID(int=1)

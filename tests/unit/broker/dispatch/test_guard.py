@@ -12,9 +12,7 @@ import pytest
 from tests.unit.broker.guarded import ADMIN, ALICE, HOST, GuardedBroker, codes, guarded_broker
 from tests.unit.broker.one_broker import batch, run, until
 from tests.unit.coordinator.cluster.acls import rule
-from tidelog.acl_codes import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
 from tidelog.broker.handlers.request_context import CloseConnection
-from tidelog.principal import Principal
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.metadata import (
     DescribeClusterRequest,
@@ -53,6 +51,8 @@ from tidelog.protocol.schemas.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
 )
+from tidelog.security.acl_codes import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
+from tidelog.security.principal import Principal
 
 REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 MINE, OTHER = "mine", "other"

@@ -10,20 +10,12 @@ import pytest
 
 from tests.unit.broker.administered import AdministeredBroker, administer, new_broker
 from tests.unit.coordinator.cluster.acls import rule
-from tidelog.acl_codes import (
-    CLUSTER_NAME,
-    AclOperation,
-    PatternType,
-    PermissionType,
-    ResourceType,
-)
 from tidelog.broker.authorization.authorizer import Authorizer
 from tidelog.broker.handlers.cluster import acls as handlers
 from tidelog.broker.handlers.cluster.acls import create_acls, delete_acls, describe_acls
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
 from tidelog.coordinator.cluster.state import acl_changes
-from tidelog.principal import Principal
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.security.acls import (
     AclCreation,
@@ -33,6 +25,14 @@ from tidelog.protocol.schemas.security.acls import (
     DescribeAclsRequest,
     DescribeAclsResponse,
 )
+from tidelog.security.acl_codes import (
+    CLUSTER_NAME,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+from tidelog.security.principal import Principal
 from tidelog.storage.stores.memory import MemoryStore
 
 EVERYTHING = {

@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.broker.administered import AdministeredBroker, administer, new_broker
 from tests.unit.coordinator.cluster.samples import registered
-from tidelog.broker.handlers.cluster import client_quotas as handlers
-from tidelog.broker.handlers.cluster.client_quotas import (
+from tidelog.broker.handlers.configs import client_quotas as handlers
+from tidelog.broker.handlers.configs.client_quotas import (
     MatchType,
     alter_client_quotas,
     describe_client_quotas,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.broker.administered import AdministeredBroker, administer, new_broker
 from tests.unit.broker.handlers.test_topics import create, topic
-from tidelog.broker.handlers.cluster.configs import (
+from tidelog.broker.handlers.configs.configs import (
     alter_configs,
     describe_configs,
     incremental_alter_configs,

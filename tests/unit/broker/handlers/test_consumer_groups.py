@@ -18,7 +18,6 @@ from tidelog.broker.handlers.groups.consumer_groups import (
 from tidelog.broker.handlers.groups.group_offsets import offset_commit, offset_fetch
 from tidelog.broker.handlers.groups.groups import list_groups
 from tidelog.broker.handlers.transactions.transaction_queries import list_transactions
-from tidelog.offload import ThreadOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.topics import (
     CreatePartitionsRequest,
@@ -41,6 +40,7 @@ from tidelog.protocol.schemas.group_offsets import (
 )
 from tidelog.protocol.schemas.groups import ListGroupsRequest
 from tidelog.protocol.schemas.transaction_listing import ListTransactionsRequest
+from tidelog.workers.offload import ThreadOffload
 
 
 async def beat(

@@ -18,7 +18,7 @@ from tests.unit.broker.handlers.test_configs import (
 from tests.unit.broker.handlers.test_consumer_groups import beat, join
 from tests.unit.broker.handlers.test_topics import create, topic
 from tests.unit.broker.one_broker import run
-from tidelog.broker.handlers.cluster.configs import incremental_alter_configs, list_config_resources
+from tidelog.broker.handlers.configs.configs import incremental_alter_configs, list_config_resources
 from tidelog.broker.settings.group_config import GROUP_TABLE
 from tidelog.coordinator.cluster.records.records import ConfigsChanged, ConfigScope
 from tidelog.protocol.error_codes import ErrorCode

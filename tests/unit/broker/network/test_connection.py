@@ -24,11 +24,11 @@ from tidelog.broker.fairness.client_memory import RequestMemory
 from tidelog.broker.handlers.request_context import CloseConnection, RequestContext
 from tidelog.broker.network.connection import ServedConnection
 from tidelog.broker.telemetry.metrics import BrokerMetrics
-from tidelog.principal import Principal
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.headers import decode_correlation_id
 from tidelog.protocol.schemas.cluster.metadata import MetadataRequest
 from tidelog.protocol.schemas.produce import ProduceRequest
+from tidelog.security.principal import Principal
 
 
 def test_answers_leave_in_the_order_of_the_requests() -> None:

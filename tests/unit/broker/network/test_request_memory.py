@@ -184,7 +184,7 @@ class MemoryMachine(RuleBasedStateMachine):
             self.reading[client] = self.memory.reserve(client, size, self.part[client])
             self.reserved[client] = self.reading[client] and size > 0
 
-    def relieve(self) -> None:
+    def resume_waiting(self) -> None:
         while (client := self.memory.next_reader()) is not None:
             self.update(client)
             assert self.reading[client]
@@ -216,7 +216,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(position=st.integers(0, 100))
     def a_request_is_answered(self, position: int) -> None:
         self.memory.answered(self.serving.pop(position % len(self.serving)))
-        self.relieve()
+        self.resume_waiting()
 
     @rule(client=st.integers(0, 3))
     def a_connection_is_replaced(self, client: int) -> None:
@@ -226,7 +226,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.memory.withdraw(client)
         self.size[client] = self.part[client] = 0
         self.reserved[client] = False
-        self.relieve()
+        self.resume_waiting()
         self.update(client)
 
     @invariant()

@@ -26,7 +26,7 @@ async def taken_back(one: OneBroker, store: ObjectStore, place: TopicPartition) 
     assert log.high_watermark == log.next_offset
     other = Epoch(await broker.membership.metadata.append(None, lambda _: (OTHER,)))
     image = log.image()
-    broker.writes.partitions.withhold(broker.writes.partitions.find(place))
+    broker.writes.partitions.suspend(broker.writes.partitions.find(place))
     for number, (author, owner) in enumerate([(mine, other), (other, mine)]):
         key = f"handover/{place.topic_id}-{place.partition}-{other}-{number}"
         await store.put(key, encode_images([image]), IfAbsent())

@@ -43,7 +43,7 @@ class Writes:
     def get(self, _: TopicPartition) -> object:
         return self.partition
 
-    def withhold(self, partition: object) -> None:
+    def suspend(self, partition: object) -> None:
         self.withheld.append(partition)
 
     def resume(self, partition: object) -> None:

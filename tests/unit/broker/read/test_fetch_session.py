@@ -88,11 +88,11 @@ def test_the_epoch_wraps_to_one() -> None:
 def test_only_news_is_told_and_errors_are_repeated() -> None:
     t = target(0)
     quiet = {"records": False, "error": False, "high_watermark": 5, "log_start": 0}
-    assert t.worth_telling(**quiet)
-    assert not t.worth_telling(**quiet)
-    assert t.worth_telling(records=True, error=False, high_watermark=5, log_start=0)
-    assert t.worth_telling(records=False, error=True, high_watermark=5, log_start=0)
-    assert t.worth_telling(**quiet)
+    assert t.update_if_changed(**quiet)
+    assert not t.update_if_changed(**quiet)
+    assert t.update_if_changed(records=True, error=False, high_watermark=5, log_start=0)
+    assert t.update_if_changed(records=False, error=True, high_watermark=5, log_start=0)
+    assert t.update_if_changed(**quiet)
 
 
 def test_served_partitions_go_behind_the_others() -> None:

@@ -16,10 +16,10 @@ from tidelog.broker.roll import segment_builder
 from tidelog.broker.tables.table_source import missing_extent
 from tidelog.clock import SystemClock
 from tidelog.identifiers import Offset
-from tidelog.offload import InlineOffload, RemoteObject
 from tidelog.storage.object_store import ByteRange, StoredObject, Suffix
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.superseded import Superseded
+from tidelog.workers.offload import InlineOffload, RemoteObject
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -32,11 +32,11 @@ from tidelog.broker.roll.source import RollSource
 from tidelog.cli.worker import COMMAND
 from tidelog.clock import SystemClock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint
-from tidelog.process_offload import ProcessOffload
 from tidelog.storage.object_store import Buffer, Condition
 from tidelog.storage.segment.segment_writer import WrittenSegment
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.roll.segment_roll import SegmentRoll
+from tidelog.workers.process_offload import ProcessOffload
 
 ROLL_STEPS = (
     CrashPoint.SEGMENT_READY,
@@ -191,7 +191,7 @@ def test_a_store_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
             await flush(one)
             assert await offsets(store, topic_id) == [0]
             assert one.broker.topic_tables.roller.metrics.failures == 2
-            assert one.broker.topic_tables.roller.hindrance(hosted(one)) is None
+            assert one.broker.topic_tables.roller.failure_of(hosted(one)) is None
 
     run(story)
 
@@ -220,7 +220,7 @@ def test_a_roll_that_failed_holds_nothing_of_its_segment_while_it_waits(
             await one.produce(batch(b"0"))
             store.refusals = {"/partition=": 1}
             one.broker.topic_tables.roller.flush(hosted(one))
-            await until(lambda: one.broker.topic_tables.roller.hindrance(hosted(one)))
+            await until(lambda: one.broker.topic_tables.roller.failure_of(hosted(one)))
             gc.collect()
             assert put
             assert not any(piece() is not None for piece in put)

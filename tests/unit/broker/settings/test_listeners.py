@@ -7,7 +7,7 @@ import pytest
 from tidelog.broker.settings.listeners import ListenerConfig, configured_listeners
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.errors import InvalidConfiguration
-from tidelog.security_protocol import SecurityProtocol
+from tidelog.security.security_protocol import SecurityProtocol
 
 TWO = "CLIENT://0.0.0.0:9092, REPLICATION://10.0.0.1:9093"
 MAP = "CLIENT:SASL_SSL,REPLICATION:PLAINTEXT"

@@ -42,7 +42,9 @@ def test_a_setting_that_lies_elsewhere_can_be_read_again(tmp_path: Path) -> None
     config = tmp_path / "broker.toml"
     config.write_text('"ssl.key.password" = "${env:HUSH}"\n"num.partitions" = 3\n')
     flag = f"ssl.key.password=${{file:{secrets}:key}}"
-    found = load_settings(file=config, environment={"HUSH": "hush"}, flags=[flag]).overlaid({}, {})
+    found = load_settings(file=config, environment={"HUSH": "hush"}, flags=[flag]).overridden(
+        {}, {}
+    )
     secrets.write_text("key=second\n")
     assert found["ssl.key.password"] == "first"
     assert {name: read() for name, read in found.rereads.items()} == {"ssl.key.password": "second"}

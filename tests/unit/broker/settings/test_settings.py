@@ -237,7 +237,7 @@ def test_settings_by_keyword_are_checked_too() -> None:
 
 
 def test_a_topics_own_setting_beats_every_synonym() -> None:
-    broker = load("log.retention.hours=2").overlaid(
+    broker = load("log.retention.hours=2").overridden(
         {"log.retention.ms": "3000"}, {"log.retention.ms": "4000"}
     )
     config = effective_topic_config({"retention.ms": "5000"}, broker)
@@ -277,7 +277,7 @@ def test_a_topics_own_setting_beats_every_synonym() -> None:
 def test_the_first_synonym_of_the_strongest_source_counts(
     flags: tuple[str, ...], dynamic: dict[str, str], milliseconds: int, source: SettingSource
 ) -> None:
-    config = effective_topic_config({}, load(*flags).overlaid(dynamic, {}))
+    config = effective_topic_config({}, load(*flags).overridden(dynamic, {}))
     assert config.integer("retention.ms") == milliseconds
     assert config.entry("retention.ms").source is source
     assert not config.entry("retention.ms").read_only
@@ -293,16 +293,16 @@ def test_a_brokers_entry_says_whether_it_can_be_altered() -> None:
         ConfigSynonym("num.partitions", "1", SettingSource.DEFAULT),
     )
     assert broker.entry("log.retention.ms").value is None
-    overlaid = broker.overlaid({"message.max.bytes": "9"}, {})
-    assert overlaid.integer("message.max.bytes") == 9
+    overridden = broker.overridden({"message.max.bytes": "9"}, {})
+    assert overridden.integer("message.max.bytes") == 9
     assert broker.integer("message.max.bytes") == 5
-    (default,) = overlaid.default_entries()
+    (default,) = overridden.default_entries()
     assert (default.setting.name, default.value) == ("message.max.bytes", "9")
 
 
 def test_a_broker_starts_with_altered_settings_that_it_does_not_understand() -> None:
     """They were accepted by another version; refusing to start would lock everybody out."""
-    broker = load().overlaid({"future.setting": "1"}, {"message.max.bytes": "many"})
+    broker = load().overridden({"future.setting": "1"}, {"message.max.bytes": "many"})
     assert broker.integer("message.max.bytes") == 1048588
     config = effective_topic_config({"future.setting": "1", "retention.ms": "x"}, broker)
     assert config.integer("retention.ms") == 604800000
@@ -383,7 +383,7 @@ LAYERS = st.dictionaries(
 def test_the_strongest_layer_that_has_a_value_counts(
     static: dict[str, int], default: dict[str, int], own: dict[str, int], topic: bool
 ) -> None:
-    broker = load(*(f"{name}={value}" for name, value in static.items())).overlaid(
+    broker = load(*(f"{name}={value}" for name, value in static.items())).overridden(
         {name: str(value) for name, value in default.items()},
         {name: str(value) for name, value in own.items()},
     )

@@ -25,7 +25,6 @@ from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import TopicId
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import StoreError
 from tidelog.storage.stores.faulty import FaultRates, FaultyStore, StoreFault
 from tidelog.storage.stores.memory import MemoryStore
@@ -33,6 +32,7 @@ from tidelog.storage.stores.metered import MeteredStore
 from tidelog.storage.table.table_change import PartitionChange
 from tidelog.storage.table.table_log import CHECKPOINT_COMMITS, SegmentsTooOld, TableCommitted
 from tidelog.storage.table.table_state import CommitRefusal
+from tidelog.workers.offload import InlineOffload
 
 OTHER_ID = UUID(int=77)
 INTERNAL_ID = UUID(int=78)

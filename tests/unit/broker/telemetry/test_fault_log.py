@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tidelog.broker.telemetry.fault_log import REMEMBERED_MAX, TOLD_EVERY_SECONDS, FaultLog
+from tidelog.broker.telemetry.fault_log import LOGGED_EVERY_SECONDS, REMEMBERED_MAX, FaultLog
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptObject, MissingObject
 
@@ -39,7 +39,7 @@ def test_a_fault_is_told_at_once_and_again_while_it_lasts(caplog: pytest.LogCapt
         faults.met(WHAT, "flights-1", LOST)
         faults.met(WHAT, "flights-0", BENT)
         assert told() == [("flights-1", "wal/1", 1), ("flights-0", "wal/2", 1)]
-        clock.now += TOLD_EVERY_SECONDS
+        clock.now += LOGGED_EVERY_SECONDS
         for _ in range(5):
             faults.met(WHAT, "flights-0", LOST)
         assert told() == [("flights-0", "wal/1", 5)]
@@ -54,4 +54,4 @@ def test_few_faults_are_remembered(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records == []
     faults.met(WHAT, "flights-0", LOST)
     assert len(caplog.records) == 1
-    assert len(faults._lines._told) == REMEMBERED_MAX
+    assert len(faults._lines._logged) == REMEMBERED_MAX

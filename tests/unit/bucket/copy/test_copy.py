@@ -31,9 +31,9 @@ from tidelog.coordinator.cluster.log.prefix import COPY_KEY, SNAPSHOT_PREFIX
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import ForeignObjects, Refused
 from tidelog.identifiers import TopicId, TopicPartition
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.workers.offload import InlineOffload
 
 
 def new_store() -> MemoryStore:

@@ -10,10 +10,10 @@ from tidelog.bucket.fsck.fsck import check_bucket
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
-from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.workers.offload import InlineOffload
 
 OK = ErrorCode.NONE
 

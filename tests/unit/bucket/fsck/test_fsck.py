@@ -27,10 +27,10 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.states import groups, transactions
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.format.object_format import wal_position
 from tidelog.wal.write.checkpoint import newest_checkpoint
+from tidelog.workers.offload import InlineOffload
 
 
 def test_the_wals_are_read_no_more_often_for_many_coordinators() -> None:

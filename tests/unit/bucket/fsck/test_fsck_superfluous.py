@@ -23,9 +23,9 @@ from tidelog.coordinator.cluster.log.credential_files import change_credentials
 from tidelog.coordinator.cluster.records.credentials import Credentials
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import InlineOffload
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.workers.offload import InlineOffload
 
 OK = ErrorCode.NONE
 

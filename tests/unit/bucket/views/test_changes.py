@@ -21,7 +21,6 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.changes import APART_MS_MAX, METADATA_TURN, Changes
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import (
     ByteRange,
     ObjectMeta,
@@ -32,6 +31,7 @@ from tidelog.storage.object_store import (
 )
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.object_format import wal_key
+from tidelog.workers.offload import InlineOffload
 
 WATCHED = (TOPIC, "fares")
 

@@ -21,10 +21,10 @@ from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import Slot, TopicPartition
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import StoreNotApplied
 from tidelog.wal.format.object_format import wal_key
 from tidelog.wal.write.checkpoint import newest_checkpoint
+from tidelog.workers.offload import InlineOffload
 
 
 class LateClock(SystemClock):

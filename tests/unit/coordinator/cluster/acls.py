@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidelog.acl_codes import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.coordinator.cluster.records.acl_rules import AclRule
 from tidelog.coordinator.cluster.state.acl_table import AclTable
+from tidelog.security.acl_codes import AclOperation, PatternType, PermissionType, ResourceType
 
 
 def rule(

@@ -15,7 +15,6 @@ from tidelog.coordinator.cluster.membership.service_watch import Uploads
 from tidelog.coordinator.cluster.membership.watcher import Watcher
 from tidelog.coordinator.cluster.records.records import BrokerFenced, IncarnationRetired
 from tidelog.identifiers import Epoch, LeaderEpoch, TopicPartition
-from tidelog.offload import InlineOffload
 from tidelog.protocol.schemas.cluster.metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -24,6 +23,7 @@ from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.slot_entries import OpeningEntry
 from tidelog.wal.write.writer import WalWriter
+from tidelog.workers.offload import InlineOffload
 
 HEARTBEAT = 2.0
 SESSION = 9.0

@@ -24,7 +24,6 @@ from tests.unit.storage.segments import PARTITION, STAMP, TOPIC_ID, data_of, som
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import InlineOffload
 from tidelog.records.row_columns import ROW_SCHEMA
 from tidelog.storage.object_store import ObjectNotFound
 from tidelog.storage.segment import segment_writer
@@ -34,6 +33,7 @@ from tidelog.storage.segment.segment_reader import SegmentReader
 from tidelog.storage.segment.segment_writer import SegmentWriter, WrittenSegment
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.stores.metered import MeteredStore
+from tidelog.workers.offload import InlineOffload
 
 T = TypeVar("T")
 COLUMNS = ROW_SCHEMA.names

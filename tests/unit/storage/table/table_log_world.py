@@ -8,7 +8,6 @@ from tests.simulation.world.clock import SimulatedClock
 from tests.simulation.world.loop import SimulatedLoop
 from tests.unit.storage.segments import TOPIC_ID, advance, listed
 from tidelog.entropy import SeededEntropy
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import ByteRange, StoredObject, StoreNotApplied, Suffix
 from tidelog.storage.stores.faulty import FaultRates, FaultyStore
 from tidelog.storage.stores.memory import MemoryStore
@@ -16,6 +15,7 @@ from tidelog.storage.stores.metered import MeteredStore
 from tidelog.storage.table.table_checkpoint import capture
 from tidelog.storage.table.table_log import DELETE_GRACE_SECONDS, TableCommitted, TableLog
 from tidelog.storage.table.table_state import TableState
+from tidelog.workers.offload import InlineOffload
 
 
 class World:

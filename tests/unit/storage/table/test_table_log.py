@@ -9,13 +9,13 @@ import pytest
 from tests.unit.storage.segments import TOPIC_ID, advance, listed
 from tests.unit.storage.table.table_log_world import Refusing, World, contents, grow, tell
 from tidelog.errors import CorruptObject
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import Buffer, ObjectNotFound, StoreError, StoreNotApplied
 from tidelog.storage.sequence import AppendUndecided
 from tidelog.storage.stores.faulty import FaultRates, StoreFault
 from tidelog.storage.table.table_change import PartitionChange
 from tidelog.storage.table.table_log import TableCommitted, TableLog
 from tidelog.storage.table.table_state import CommitRefusal
+from tidelog.workers.offload import InlineOffload
 
 
 def test_a_table_begins_with_its_first_commit() -> None:

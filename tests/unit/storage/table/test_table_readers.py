@@ -20,13 +20,13 @@ from tests.unit.storage.segments import TOPIC_ID, advance, some_rows, written
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.identifiers import TopicPartition
-from tidelog.offload import InlineOffload
 from tidelog.records.row_columns import ROW_SCHEMA
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.segment.segment_reader import SegmentReader
 from tidelog.storage.stores.filesystem import FilesystemStore
 from tidelog.storage.table.table_change import PartitionChange
 from tidelog.storage.table.table_log import TableCommitted, TableLog
+from tidelog.workers.offload import InlineOffload
 
 PARTITIONS = 3
 COLUMNS = [*ROW_SCHEMA.names, "partition"]

@@ -11,7 +11,6 @@ from tests.properties.wal.batches import batch, incarnation, topic_partition
 from tests.properties.wal.worlds import Broker, World
 from tests.unit.wal.recover.lives import ends_at, life, slot_key, story
 from tidelog.identifiers import LeaderEpoch, Slot
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import ByteRange, StoredObject, Suffix
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.image_codec import encode_images
@@ -23,6 +22,7 @@ from tidelog.wal.log.tenure import Tenure
 from tidelog.wal.recover.recovery import recover
 from tidelog.wal.write.checkpoint import checkpoint_key
 from tidelog.wal.write.slot_entries import BatchEntry, LogStartEntry
+from tidelog.workers.offload import InlineOffload
 
 P = [topic_partition(number) for number in range(4)]
 FIRST, SECOND, THIRD = incarnation(1), incarnation(2), incarnation(3)

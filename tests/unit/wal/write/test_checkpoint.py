@@ -121,13 +121,13 @@ def test_what_moves_to_the_table_without_another_slot_is_in_the_next_one() -> No
     async def tell(world: World, broker: Broker) -> None:
         await broker.produce(PARTITIONS[0], records=4)
         assert await broker.checkpointer.checkpoint() == 1
-        assert not broker.checkpointer.has_news
+        assert not broker.checkpointer.has_changes
         broker.logs[PARTITIONS[0]].advance_table(4)
-        assert broker.checkpointer.has_news
+        assert broker.checkpointer.has_changes
         assert await broker.checkpointer.checkpoint() == 1
         image = (await stored(world, 1))[PARTITIONS[0]]
         assert (image.table_next, len(image.extents)) == (4, 0)
-        assert not broker.checkpointer.has_news
+        assert not broker.checkpointer.has_changes
         assert await broker.checkpointer.checkpoint() is None
 
     story(tell)
@@ -143,10 +143,10 @@ def test_what_a_failed_checkpoint_took_is_in_the_next_one_also_without_another_s
         broker.store.plan("put", StoreFault.REFUSED)
         with pytest.raises(StoreError):
             await broker.checkpointer.checkpoint()
-        assert broker.checkpointer.has_news
+        assert broker.checkpointer.has_changes
         assert await broker.checkpointer.checkpoint() == 1
         assert (await stored(world, 1))[PARTITIONS[0]].table_next == 4
-        assert not broker.checkpointer.has_news
+        assert not broker.checkpointer.has_changes
         assert await broker.checkpointer.checkpoint() is None
 
     story(tell)

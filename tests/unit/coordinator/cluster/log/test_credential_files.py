@@ -14,7 +14,7 @@ from tidelog.coordinator.cluster.records.credentials import CREDENTIALS_PREFIX, 
 from tidelog.coordinator.cluster.records.records import BROKER_VERSION, LeaseResumed
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import Epoch
-from tidelog.scram import ScramMechanism, Verifier
+from tidelog.security.scram import ScramMechanism, Verifier
 from tidelog.storage.object_store import Buffer, Condition
 from tidelog.storage.stores.memory import MemoryStore
 

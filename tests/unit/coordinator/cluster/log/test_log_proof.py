@@ -15,11 +15,11 @@ from tidelog.coordinator.cluster.records.records import decode_entry, encode_ent
 from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import BrokerId, MetadataStamp, Slot
-from tidelog.offload import InlineOffload
 from tidelog.wal.format.object_format import ObjectHeader, ObjectKind, SlotStamps, wal_key
 from tidelog.wal.write.buffer import SlotBuffer
 from tidelog.wal.write.checkpoint import checkpoint_key, encode_checkpoint
 from tidelog.wal.write.slot_entries import BatchEntry
+from tidelog.workers.offload import InlineOffload
 
 SEVEN = BrokerId(7)
 

@@ -19,9 +19,9 @@ from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Epoch
-from tidelog.offload import InlineOffload
 from tidelog.storage.object_store import IfAbsent
 from tidelog.storage.stores.filesystem import FilesystemStore
+from tidelog.workers.offload import InlineOffload
 
 SNAPSHOTS = "cluster/snapshot/"
 GRACE_SECONDS = 600

@@ -74,10 +74,10 @@ class Stage:
         self.now += took
         look = Look(asked_at, self.now, leases)
         renewal = Renewal(self.renewed_at, self.renewed_at + 0.01)
-        verdict = self.watch.saw(
+        verdict = self.watch.observed(
             self.state, look, renewal, lambda low, high: low + self.draw * (high - low)
         )
-        self.next_look_at = self.watch.next_look_at(look)
+        self.next_read_at = self.watch.next_read_at(look)
         return verdict
 
     def run(self, seconds: float, *, apply: bool = True) -> list[int]:
@@ -92,7 +92,7 @@ class Stage:
                 if not apply:
                     return fenced
                 self.append(self.me, *verdict.records(self.state))
-            self.now = max(self.now, self.next_look_at)
+            self.now = max(self.now, self.next_read_at)
         return fenced
 
     def append(self, author: int, *records: BrokerFenced | LeaseResumed) -> None:
@@ -193,7 +193,7 @@ def test_a_broker_without_a_lease_is_dead_too() -> None:
     for n in range(10):
         at = 10 + 2.0 * n
         look = Look(at, at, {Epoch(2): None})
-        verdicts.append(watch.saw(state, look, Renewal(at, at), lambda low, _: low))
+        verdicts.append(watch.observed(state, look, Renewal(at, at), lambda low, _: low))
     assert next(n for n, verdict in enumerate(verdicts) if verdict is not None) == 6
 
 
@@ -207,7 +207,7 @@ def test_a_lease_of_an_older_incarnation_shows_no_life() -> None:
     for n in range(8):
         at = 10 + 2.0 * n
         look = Look(at, at, {stage.epoch(2): replace(zombie, counter=n)})
-        fenced = watch.saw(state, look, Renewal(at, at), lambda low, _: low)
+        fenced = watch.observed(state, look, Renewal(at, at), lambda low, _: low)
     assert fenced is not None
     assert fenced.durable_end == 0
 
@@ -230,7 +230,7 @@ def test_a_broker_that_renews_within_the_last_heartbeat_is_not_fenced() -> None:
     stage.silence(2)
     while not stage.watch.silent:
         assert stage.look() is None
-        stage.now = stage.next_look_at
+        stage.now = stage.next_read_at
     assert stage.now - 100.0 > SESSION
     stage.come_back(2)
     assert stage.run(30) == []
@@ -290,7 +290,7 @@ def test_without_a_lease_put_since_the_judgement_nobody_is_fenced() -> None:
     stage.silence(2)
     while not stage.watch.silent:
         stage.look()
-        stage.now = stage.next_look_at
+        stage.now = stage.next_read_at
     stage.renewing = False
     # The last PUT is recent enough, but began before the judgement.
     stage.renewed_at = stage.now - 0.1 - HEARTBEAT
@@ -307,7 +307,9 @@ def test_without_any_lease_put_nobody_is_fenced() -> None:
     watch = LeaseWatch(incarnation(state, 1), HEARTBEAT)
     for n in range(30):
         at = 10 + 2.0 * n
-        assert watch.saw(state, Look(at, at, {Epoch(2): None}), None, lambda low, _: low) is None
+        assert (
+            watch.observed(state, Look(at, at, {Epoch(2): None}), None, lambda low, _: low) is None
+        )
 
 
 @pytest.mark.parametrize("seconds", [12, 30, 300])

@@ -82,7 +82,7 @@ def test_a_corrupt_or_newer_lease_is_named() -> None:
 def watched(*looks: tuple[Lease | None, int, float, float]) -> LeaseObservation:
     observation = LeaseObservation(Epoch(5))
     for look in looks:
-        observation = observation.saw(*look)
+        observation = observation.observed(*look)
     return observation
 
 
@@ -116,7 +116,7 @@ def test_every_change_is_a_sign_of_life_and_starts_the_time_anew(
 ) -> None:
     seen = watched((LEASE, 5, 0.0, 1.0), (LEASE, 5, 8.0, 9.0), (lease, last_entry, 10.0, 11.0))
     assert (seen.signs_of_life, seen.unchanged_seconds) == (1, 0.0)
-    seen = seen.saw(lease, last_entry, 12.0, 13.0)
+    seen = seen.observed(lease, last_entry, 12.0, 13.0)
     assert (seen.signs_of_life, seen.unchanged_seconds) == (1, 1.0)
 
 
@@ -153,7 +153,7 @@ async def fence_when_silent(observer: Broker, watched_broker: Broker) -> float:
         state = await observer.log.refresh()
         lease = await read_lease(observer.store, watched_broker.registered.incarnation.broker_id)
         info = state.brokers[epoch]
-        observation = observation.saw(lease, info.last_entry, asked_at, clock.monotonic())
+        observation = observation.observed(lease, info.last_entry, asked_at, clock.monotonic())
         if observation.unchanged_seconds >= info.session_timeout_ms / 1000:
             await observer.log.append(observer.epoch, fence_if_silent(observation))
             if not observer.log.state.is_live(epoch):

@@ -9,7 +9,6 @@ import pytest
 
 from tests.unit.coordinator.cluster.acls import rule
 from tests.unit.coordinator.cluster.samples import after, cluster, harbour, registered
-from tidelog.acl_codes import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.coordinator.cluster.records.acl_rules import NAME_BYTES_MAX, AclFilter, AclRule
 from tidelog.coordinator.cluster.records.records import (
     ACL_VERSION,
@@ -29,6 +28,7 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.cluster.state.state_snapshot import decode_snapshot, encode_snapshot
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Epoch
+from tidelog.security.acl_codes import AclOperation, PatternType, PermissionType, ResourceType
 
 READ, WRITE = rule("READ", "flights"), rule("WRITE", "flights")
 KEY = "cluster/snapshot/00000000000000000009.json"

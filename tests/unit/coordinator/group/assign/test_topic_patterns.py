@@ -82,7 +82,7 @@ def test_only_new_topics_are_tried() -> None:
         """Those that were tried, and all that the expression names."""
         untried = patterns.untried(pattern, frozenset(topics))
         found = matching(pattern, untried)
-        return set(untried), set(patterns.take_up(pattern, frozenset(topics), found))
+        return set(untried), set(patterns.store_matches(pattern, frozenset(topics), found))
 
     assert named("a.*", "a1", "b1") == ({"a1", "b1"}, {"a1"})
     assert named("a.*", "a1", "b1", "a2", "b2") == ({"a2", "b2"}, {"a1", "a2"})
@@ -96,6 +96,6 @@ def test_what_is_remembered_has_a_limit() -> None:
     patterns = TopicPatterns(names_max=5)
     topics = frozenset(["a1", "a2", "b1", "b2", "c1"])
     for pattern in ("a.", "b.", "c.", ".*"):
-        patterns.take_up(pattern, topics, matching(pattern, sorted(topics)))
+        patterns.store_matches(pattern, topics, matching(pattern, sorted(topics)))
     assert len(patterns.untried("a.", topics)) == 5, "it was used longest ago"
     assert not patterns.untried(".*", topics), "one is remembered however much it names"

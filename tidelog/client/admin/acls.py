@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
-from tidelog.acl_codes import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.client.errors import check
 from tidelog.client.pool import Client
 from tidelog.protocol.schemas.security.acls import (
@@ -15,6 +14,9 @@ from tidelog.protocol.schemas.security.acls import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
+from tidelog.security.acl_codes import AclOperation, PatternType, PermissionType, ResourceType
+
+FormT = TypeVar("FormT")
 
 
 class Acl(NamedTuple):
@@ -67,16 +69,7 @@ async def create_acls(client: Client, acls: Sequence[Acl]) -> None:
 
 async def describe_acls(client: Client, chosen: AclSelection) -> list[Acl]:
     """The selected rules. Raises RequestRefused, RequestFailed."""
-    request = DescribeAclsRequest(
-        resource_type_filter=chosen.resource_type,
-        resource_name_filter=chosen.name,
-        pattern_type_filter=chosen.pattern,
-        principal_filter=chosen.principal,
-        host_filter=chosen.host,
-        operation=chosen.operation,
-        permission_type=chosen.permission,
-    )
-    response = await client.request_any(request)
+    response = await client.request_any(_selecting(DescribeAclsRequest, chosen))
     check("access control rules", response.error_code, response.error_message)
     return [
         Acl(
@@ -95,15 +88,7 @@ async def describe_acls(client: Client, chosen: AclSelection) -> list[Acl]:
 
 async def delete_acls(client: Client, chosen: AclSelection) -> list[Acl]:
     """Delete the selected rules; return them. Raises RequestRefused, RequestFailed."""
-    selection = DeleteAclsFilter(
-        resource_type_filter=chosen.resource_type,
-        resource_name_filter=chosen.name,
-        pattern_type_filter=chosen.pattern,
-        principal_filter=chosen.principal,
-        host_filter=chosen.host,
-        operation=chosen.operation,
-        permission_type=chosen.permission,
-    )
+    selection = _selecting(DeleteAclsFilter, chosen)
     (result,) = (await client.request_any(DeleteAclsRequest(filters=[selection]))).filter_results
     check("access control rules", result.error_code, result.error_message)
     return [
@@ -118,3 +103,15 @@ async def delete_acls(client: Client, chosen: AclSelection) -> list[Acl]:
         )
         for each in result.matching_acls
     ]
+
+
+def _selecting(form: Callable[..., FormT], chosen: AclSelection) -> FormT:
+    return form(
+        resource_type_filter=chosen.resource_type,
+        resource_name_filter=chosen.name,
+        pattern_type_filter=chosen.pattern,
+        principal_filter=chosen.principal,
+        host_filter=chosen.host,
+        operation=chosen.operation,
+        permission_type=chosen.permission,
+    )

@@ -28,7 +28,7 @@ from tidelog.protocol.schemas.security.scram import (
     DescribeUserScramCredentialsResult,
     ScramCredentialUpsertion,
 )
-from tidelog.scram import (
+from tidelog.security.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     SALT_BYTES_MIN,

@@ -19,9 +19,9 @@ import uvloop
 from tidelog.cli.worker import COMMAND
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptObject
-from tidelog.offload import WorkerLost
-from tidelog.process_channel import STEP_BYTES, Channel
-from tidelog.process_offload import ProcessOffload
+from tidelog.workers.offload import WorkerLost
+from tidelog.workers.process_channel import STEP_BYTES, Channel
+from tidelog.workers.process_offload import ProcessOffload
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_what_is_placed_stays_until_it_is_let_go(run: Run, offload: ProcessOfflo
         await placed.run(list.append, 3)
         assert await placed.run(list.copy) == [1, 2, 3]
         assert await other.run(list.copy) == []
-        placed.let_go()
+        placed.release()
         with pytest.raises(WorkerLost):
             await placed.run(list.copy)
         assert await other.run(list.copy) == []
@@ -136,7 +136,7 @@ def test_the_death_of_the_process_is_told_and_the_next_work_is_done(
         again = await offload.place(list[int], (5,))
         with pytest.raises(WorkerLost):
             await placed.run(list.copy)
-        placed.let_go()
+        placed.release()
         assert await again.run(list.copy) == [5]
 
     run(story())
@@ -217,7 +217,7 @@ def test_whoever_does_not_wait_any_more_leaves_nothing_behind(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert await descriptors() == before + 1
-        keeper.let_go()
+        keeper.release()
         assert await descriptors() == before
 
     run(story())
@@ -267,7 +267,7 @@ def test_closing_ends_the_process_and_what_waits(
 def test_closing_does_not_wait_for_ever_for_a_process_that_is_stopped(
     run: Run, offload: ProcessOffload, pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.process_offload._END_SECONDS_MAX", 0.1)
+    monkeypatch.setattr("tidelog.workers.process_offload._END_SECONDS_MAX", 0.1)
 
     async def story() -> None:
         pid = await offload.run(os.getpid)

@@ -23,13 +23,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from scripts.demo_spark_changes import Change
-from scripts.demo_spark_checks import HEADER, PARTITIONS, Pipelined, check, look
-from scripts.demo_spark_driver import AUDIT, BOARD, CHANGES, TRANSACTIONAL_ID
+from scripts.spark_demo.changes import Change
+from scripts.spark_demo.checks import HEADER, PARTITIONS, Pipelined, check, look
+from scripts.spark_demo.driver import AUDIT, BOARD, CHANGES, TRANSACTIONAL_ID
 from tidelog.client.transactions.sink import PROGRESS
 from tidelog.localstack.broker_process import log_tail
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TRANSACTION_CHANGES = 500
 ABORTED_EACH = 5
 FED_AT_ONCE = 8
@@ -100,7 +100,7 @@ class Driver:
     def __init__(self, store: str, bootstrap: str, folder: Path, checkpoint: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._log_path = folder / "driver.log"
-        command = [sys.executable, "-m", "scripts.demo_spark_driver", store, bootstrap]
+        command = [sys.executable, "-m", "scripts.spark_demo.driver", store, bootstrap]
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, str(folder), str(checkpoint)],
@@ -215,14 +215,16 @@ class Pipeline:
         deadline = time.monotonic() + SILENT_SECONDS_MAX
         while not (
             self._has("offsets", number)
-            and (when == "begun" or self._sunk() >= number or self._has("commits", number))
+            and (
+                when == "begun" or self._last_committed() >= number or self._has("commits", number)
+            )
         ):
             if time.monotonic() > deadline:
                 sys.exit(f"batch {number} does not come")
             time.sleep(POLL_SECONDS)
         driver.kill()
         self._found.kills += 1
-        is_sunk, is_known = self._sunk() >= number, self._has("commits", number)
+        is_sunk, is_known = self._last_committed() >= number, self._has("commits", number)
         self._found.repeated_batches += is_sunk and not is_known
         where = "in both topics" if is_sunk else "in neither topic"
         knows = "knows" if is_known else "does not know"
@@ -246,7 +248,7 @@ class Pipeline:
         """Whether one of the logs in Spark's checkpoint has a batch."""
         return (self._checkpoint / log / str(number)).exists()
 
-    def _sunk(self) -> int:
+    def _last_committed(self) -> int:
         """The last batch that the sink has committed."""
         [place] = self._reader.committed([TopicPartition(*PROGRESS)], timeout=60)
         return int(place.offset)

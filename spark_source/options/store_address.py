@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from tidelog.errors import InvalidConfiguration
-from tidelog.spark_source.option_names import lowered
+from tidelog.spark_source.options.option_names import lowered
 from tidelog.storage.stores.s3.encryption import ENCRYPTION_OPTIONS
 
 STORE_OPTIONS: Final = (

@@ -1,7 +1,7 @@
 """Principals in Kafka's form."""
 
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.principal import ANONYMOUS, Principal
+from tidelog.security.principal import ANONYMOUS, Principal
 
 
 def test_a_principal_is_written_as_kafka_writes_it() -> None:

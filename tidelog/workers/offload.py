@@ -44,7 +44,7 @@ class RemoteObject(Protocol[T_co]):
         """
         ...
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Delete the object in the worker."""
         ...
 
@@ -76,7 +76,7 @@ class ThreadOffload:
         systems ignore it for threads.
         """
         self._pool = ThreadPoolExecutor(
-            threads, thread_name_prefix=name, initializer=stand_back, initargs=(niceness,)
+            threads, thread_name_prefix=name, initializer=lower_priority, initargs=(niceness,)
         )
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -98,7 +98,7 @@ _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}
 """The number of Linux's system call, by machine; C libraries lack a function for it."""
 
 
-def stand_back(niceness: int) -> None:
+def lower_priority(niceness: int) -> None:
     """Lower this thread's scheduling priority by `niceness`."""
     if not niceness or sys.platform != "linux":
         return
@@ -109,14 +109,14 @@ def stand_back(niceness: int) -> None:
         # Each time the event loop releases the GIL, a waiting thread wakes up. It would preempt the
         # loop on its core until the system's next tick.
         os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
-        _take_long_turns(nice)
+        _request_long_slices(nice)
     except OSError as error:
         # A sandbox may forbid the calls, and musl has only the name of the second one. An error
         # here would break the pool for good.
         logger.warning("a worker thread cannot stand back", extra={"why": str(error)})
 
 
-def _take_long_turns(nice: int) -> None:
+def _request_long_slices(nice: int) -> None:
     """Request long time slices for this thread (Linux 6.12, `sched_attr.sched_runtime`).
 
     A waking thread with ordinary, shorter slices then preempts this one at once, instead of waiting
@@ -157,5 +157,5 @@ class _PlacedHere(Generic[T]):
     ) -> R:
         return await self._offload.run(method, self._it, *args, **kwargs)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Do nothing: garbage collection deletes the object."""

@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from tidelog.offload import ThreadOffload
+from tidelog.workers.offload import ThreadOffload
 
 
 def niceness() -> int:

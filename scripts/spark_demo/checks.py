@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from scripts.demo_spark_changes import Change, Row, board_after, operations_of
-from scripts.demo_spark_driver import AUDIT, BOARD
+from scripts.spark_demo.changes import Change, Row, board_after, operations_of
+from scripts.spark_demo.driver import AUDIT, BOARD
 
 PARTITIONS = 4
 HEADER = "change"

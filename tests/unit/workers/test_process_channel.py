@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from tidelog.clock import SystemClock
-from tidelog.memory_files import memory_file
-from tidelog.process_channel import GIVEN_BYTES_MIN, STEP_BYTES, Channel, packed
 from tidelog.storage.object_store import Buffer
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.workers.memory_files import memory_file
+from tidelog.workers.process_channel import GIVEN_BYTES_MIN, STEP_BYTES, Channel, packed
 
 LARGE = memoryview(os.urandom(GIVEN_BYTES_MIN))
 
@@ -207,7 +207,7 @@ def test_whoever_gave_it_away_cannot_change_it_any_more(sides: tuple[Channel, Ch
 
     create = memory_file
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidelog.memory_files.memory_file", remembered)
+        patch.setattr("tidelog.workers.memory_files.memory_file", remembered)
         one.give(packed(LARGE))
     (file,) = files
     with file:

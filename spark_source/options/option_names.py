@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from tidelog.errors import InvalidConfiguration
-from tidelog.spark_source.brokers import BOOTSTRAP
+from tidelog.spark_source.options.brokers import BOOTSTRAP
 
 CHOICES: Final = ("assign", "subscribe", "subscribePattern")
 READ_OPTIONS: Final = (

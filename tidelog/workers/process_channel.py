@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tidelog.memory_files import mapped, sealed
+from tidelog.workers.memory_files import mapped, sealed
 
 STEP_BYTES: Final = 256 * 1024
 """The bytes that `send` copies per step, between which other tasks may run."""

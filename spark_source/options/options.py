@@ -16,8 +16,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from tidelog.coordinator.patterns import InvalidPattern, check_pattern, matches
 from tidelog.errors import InvalidConfiguration
-from tidelog.spark_source.brokers import BOOTSTRAP, addresses, security_properties
-from tidelog.spark_source.option_names import (
+from tidelog.spark_source.options.brokers import BOOTSTRAP, addresses, security_properties
+from tidelog.spark_source.options.option_names import (
     CHOICES,
     READ_OPTIONS,
     WRITE_OPTIONS,

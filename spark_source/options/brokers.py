@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tidelog.addresses import parse_address
 from tidelog.errors import InvalidConfiguration
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
@@ -16,12 +17,12 @@ def addresses(text: str) -> tuple[tuple[str, int], ...]:
     """The brokers' hosts and ports. InvalidConfiguration."""
     found = []
     for part in text.split(","):
-        host, _, port = part.strip().rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
+        try:
+            found.append(parse_address(part.strip()))
+        except ValueError:
             raise InvalidConfiguration(
                 f"{BOOTSTRAP} is HOST:PORT, several separated by commas, not {part.strip()!r}"
-            )
-        found.append((host.strip("[]"), int(port)))
+            ) from None
     return tuple(found)
 
 

@@ -19,9 +19,9 @@ from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Type
 
 from tidelog.clock import Clock
 from tidelog.errors import TidelogError
-from tidelog.memory_files import memory_file
-from tidelog.offload import RemoteObject, WorkerLost
-from tidelog.process_channel import STEP_BYTES, Channel, packed, size_of
+from tidelog.workers.memory_files import memory_file
+from tidelog.workers.offload import RemoteObject, WorkerLost
+from tidelog.workers.process_channel import STEP_BYTES, Channel, packed, size_of
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class ProcessOffload:
             await self._do(_Call(factory, args, kwargs, keep_as=number))
         except asyncio.CancelledError:
             # The worker may have created the object, or may be creating it.
-            there.let_go()
+            there.release()
             raise
         return there
 
@@ -154,14 +154,14 @@ class ProcessOffload:
             await _readable(self._channel)
             is_done, result = self._channel.receive()
         except (OSError, EOFError) as error:
-            self._hang_up()
+            self._close_channel()
             exit_code = await asyncio.to_thread(self._end)
             raise WorkerLost(
                 f"the worker process ended with exit code {exit_code} ({error or 'no answer'})"
             ) from error
         except asyncio.CancelledError:
             # Otherwise the next call would read this call's response.
-            self._hang_up()
+            self._close_channel()
             raise
         await self._clock.sleep(pause)
         if not is_done:
@@ -198,7 +198,7 @@ class ProcessOffload:
             opened.pop_all()
         return process, Channel(ours, memory)
 
-    def _hang_up(self) -> None:
+    def _close_channel(self) -> None:
         """Close the channel, so that the worker ends."""
         if self._channel is not None:
             self._channel.close()
@@ -207,7 +207,7 @@ class ProcessOffload:
 
     def _end(self) -> int | None:
         """End the worker; its exit code, or None if none was running."""
-        self._hang_up()
+        self._close_channel()
         process, self._process = self._process, None
         if process is None:
             return None
@@ -254,7 +254,7 @@ class _PlacedThere(Generic[T]):
         result: R = await self._do(_Call(method, args, kwargs, on=self._number))
         return result
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._begin(_Drop(self._number)).add_done_callback(_forget)
 
 

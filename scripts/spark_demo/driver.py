@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from scripts.demo_spark_session import open_session
+from scripts.spark_demo.session import open_session
 
 CHANGES, AUDIT, BOARD = "board.changes", "board.audit", "board.rows"
 TRANSACTIONAL_ID = "board-pipeline"

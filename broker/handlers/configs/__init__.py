@@ -1,0 +1,1 @@
+"""Handlers of requests about settings of topics, brokers, groups, clients and users."""

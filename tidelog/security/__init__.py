@@ -1,0 +1,1 @@
+"""The vocabulary of security that clients and brokers share. Pure."""
