@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tidelog.scram import Verifier
+    from tidelog.security.scram import Verifier
 
 LENGTH_MIN: Final = 8
 """Shorter texts stand in other words by chance."""

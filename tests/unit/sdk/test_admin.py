@@ -9,9 +9,9 @@ import pytest
 from tidelog import aio
 from tidelog.client.errors import RequestRefused, check_read
 from tidelog.client.pool import Client
-from tidelog.client.transactions.admin import ListedTransaction
 from tidelog.errors import InvalidConfiguration
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.transaction_listing import ListedTransaction
 from tidelog.sdk.admin import Admin
 from tidelog.sdk.errors import KafkaRequestError, RetriableError
 from tidelog.sdk.producer import Producer

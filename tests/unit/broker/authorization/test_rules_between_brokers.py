@@ -10,9 +10,9 @@ from tests.unit.broker.one_broker import TOPIC, OneBroker, run
 from tests.unit.broker.peers.several import new_world
 from tests.unit.broker.transactional_client import ask
 from tests.unit.coordinator.cluster.acls import rule
-from tidelog.acl_codes import AclOperation, ResourceType
 from tidelog.broker.handlers.cluster.acls import create_acls
 from tidelog.protocol.schemas.security.acls import CreateAclsRequest
+from tidelog.security.acl_codes import AclOperation, ResourceType
 
 RULES: Final = {"authorizer_class_name": "acl", "super_users": "User:ANONYMOUS"}
 

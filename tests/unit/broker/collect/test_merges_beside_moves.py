@@ -54,7 +54,7 @@ async def merged_behind_a_move(
     with monkeypatch.context() as broken:
         if not is_refused:
             broken.setattr(PartitionRegistry, "require", lambda *_: None)
-        slot = merger._tell(stored.moved, planned_for)
+        slot = merger._relocate(stored.moved, planned_for)
     assert (slot is None) == is_refused
     merger.merged.end(slot)
     if slot is not None:
