@@ -116,14 +116,14 @@ def test_a_newer_format_is_named_with_ours() -> None:
 @pytest.mark.parametrize(
     ("metadata", "why"),
     [
-        ({"tidelog_format": "tidelog.transactions"}, "tidelog.format 'tidelog.transactions'"),
-        ({"tidelog_cluster": "another"}, "tidelog.cluster 'another', not 'cluster'"),
+        ({"tidelog_format": "tidelog.transactions"}, "tidelog.format is 'tidelog.transactions'"),
+        ({"tidelog_cluster": "another"}, "tidelog.cluster is 'another', not 'cluster'"),
         ({"tidelog_topic": "__transaction_state"}, "tidelog.topic"),
         ({"tidelog_topic_id": str(UUID(int=8))}, "tidelog.topic.id"),
-        ({"tidelog_partition": "4"}, "tidelog.partition '4', not '3'"),
+        ({"tidelog_partition": "4"}, "tidelog.partition is '4', not '3'"),
         ({"tidelog_next_offset": "43"}, "it holds the state at offset 43"),
         ({"tidelog_next_offset": "many"}, "tidelog.next.offset 'many', which is no number"),
-        ({"tidelog_rows": "5"}, "tidelog.rows '5', not '4'"),
+        ({"tidelog_rows": "5"}, "tidelog.rows is '5', not '4'"),
         ({"tidelog_format_version": ""}, "which is no number"),
     ],
 )
