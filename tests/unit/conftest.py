@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,8 @@ from tidelog.localstack.s3_servers import S3Server, start_moto
 @pytest.fixture(scope="session")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """S3 as a process of its own, for all tests of the session."""
+    # moto accepts each key. Its usual one is no secret: `tidelog dev` prints it.
+    key = keep("the-key-of-these-tests", "the key of the S3 server", is_in_urls=True)
     with start_moto(tmp_path_factory.mktemp("moto")) as server:
-        keep(server.secret_key, "the key of the S3 server", is_in_urls=True)
-        yield server
+        yield replace(server, secret_key=key)
     assert server.process.poll() is not None
