@@ -101,8 +101,9 @@ def git(*arguments: str) -> str:
 def commit() -> str:
     """The verified commit, and whether the work tree differs from it."""
     # Files that the targets write themselves do not count.
-    written = (":!docs/VERIFICATION.md", ":!docs/BENCHMARKS.md", ":!docs/ATTACKS.md")
-    changed = git("status", "--porcelain", "--", ".", *written)
+    written = ("VERIFICATION", "BENCHMARKS", "ATTACKS", "DAMAGE")
+    others = (f":!docs/{page}.md" for page in written)
+    changed = git("status", "--porcelain", "--", ".", *others)
     name = f"`{git('rev-parse', '--short=12', 'HEAD')}`"
     return f"{name} with uncommitted changes" if changed else name
 
