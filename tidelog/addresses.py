@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """The host and the port, split at the last colon. ValueError names what is no address."""
+    """The host and the port. Raises ValueError, which repeats a text that is not an address."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{text!r} is not HOST:PORT")

@@ -113,15 +113,21 @@ def test_a_superseded_broker_says_nothing_of_what_it_remembers(seed: int) -> Non
     tell(story, seed)
 
 
+async def at_rest(world: World, environment: Environment) -> tuple[KafkaLogClient, tuple[int, int]]:
+    """A client of three brokers and its producer, whose first record has been durable for long."""
+    client = world.client(environment, *map(broker_host, range(3)))
+    await persist(lambda: client.create_topic(KEY.topic, 1, {}))
+    identity = await client.init_producer_id()
+    await persist(lambda: client.produce(batch(identity, 0)))
+    await asyncio.sleep(REST_SECONDS)
+    return client, identity
+
+
 def test_an_outage_of_more_than_half_the_grace_ends_no_idle_broker() -> None:
     """Each looks whether a snapshot has taken the place of entries that it does not know (A2)."""
 
     async def story(world: World, environment: Environment) -> None:
-        client = world.client(environment, *map(broker_host, range(3)))
-        await persist(lambda: client.create_topic(KEY.topic, 1, {}))
-        identity = await client.init_producer_id()
-        await persist(lambda: client.produce(batch(identity, 0)))
-        await asyncio.sleep(REST_SECONDS)
+        client, identity = await at_rest(world, environment)
         before = world.cluster.brokers()
         world.store.fail_for(HALF_GRACE_SECONDS + 100.0, 1.0)
         await asyncio.sleep(HALF_GRACE_SECONDS + 130.0)
@@ -136,11 +142,7 @@ def test_an_outage_ends_the_broker_with_records_under_way_and_no_other() -> None
     """It gives an upload up after `upload_deadline_ms`. The others fence it and take over."""
 
     async def story(world: World, environment: Environment) -> None:
-        client = world.client(environment, *map(broker_host, range(3)))
-        await persist(lambda: client.create_topic(KEY.topic, 1, {}))
-        identity = await client.init_producer_id()
-        await persist(lambda: client.produce(batch(identity, 0)))
-        await asyncio.sleep(REST_SECONDS)
+        client, identity = await at_rest(world, environment)
         before = world.cluster.brokers()
         world.store.fail_for(2 * UPLOAD_SECONDS, 1.0)
         sent = asyncio.create_task(client.produce(batch(identity, 1)))

@@ -10,11 +10,13 @@ from typing import TypeVar
 import click
 
 from tidelog.cli.address import Addresses, Bootstrap, shown
-from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.errors import RequestFailed
+from tidelog.client.patience import ClientRetrySettings, Patience
 from tidelog.client.pool import Client
 from tidelog.client.security import security_of
 from tidelog.client.settings import ClientSettings
 from tidelog.clock import SystemClock
+from tidelog.entropy import SystemEntropy
 from tidelog.network import SocketNetwork
 from tidelog.references import read_properties
 
@@ -24,8 +26,7 @@ CONNECTING = "connecting"
 """RequestFailed's request before any request."""
 HTTP = b"HTTP/"
 PROBE_SECONDS = 2.0
-ATTEMPTS_MAX = 20
-RETRY_SECONDS = 0.5
+RETRY_MS_MAX = 10_000
 
 SECURITY = "tidelog.client.security"
 """Where the command's context keeps the client's security."""
@@ -125,12 +126,5 @@ async def with_retries(ask: Callable[[], Awaitable[T]]) -> T:
 
     The request must be safe to repeat.
     """
-    attempt = 0
-    while True:
-        attempt += 1
-        try:
-            return await ask()
-        except RequestRefused as error:
-            if not error.retriable or attempt == ATTEMPTS_MAX:
-                raise
-            await SystemClock().sleep(RETRY_SECONDS)
+    patience = Patience(SystemClock(), SystemEntropy(), ClientRetrySettings(), RETRY_MS_MAX)
+    return await patience.answer(ask)

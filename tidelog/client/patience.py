@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.clock import Clock
 from tidelog.entropy import Entropy
 
+T = TypeVar("T")
 _JITTER = 0.2
 
 
@@ -43,3 +46,17 @@ class Patience:
             raise failure
         self.attempts += 1
         await self._clock.sleep(seconds)
+
+    async def answer(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer to a request that is safe to repeat.
+
+        Refusals that may pass, as of a coordinator that loads or moves, repeat it. Raises
+        RequestRefused: the first other one, or the last at the deadline.
+        """
+        while True:
+            try:
+                return await ask()
+            except RequestRefused as refusal:
+                if not refusal.retriable:
+                    raise
+                await self.wait(refusal)

@@ -21,7 +21,6 @@ from confluent_kafka.admin import (
 
 from tidelog.addresses import parse_address
 from tidelog.client.admin.quotas import LimitedClient, alter_quotas, describe_quotas
-from tidelog.client.errors import RequestRefused
 from tidelog.client.patience import ClientRetrySettings, Patience
 from tidelog.client.pool import Client
 from tidelog.client.security import security_of
@@ -274,13 +273,7 @@ class Admin:
                 patience = Patience(
                     SystemClock(), SystemEntropy(), ClientRetrySettings(), self._block_ms_max
                 )
-                while True:
-                    try:
-                        return await ask(client)
-                    except RequestRefused as refusal:
-                        if not refusal.retriable:
-                            raise
-                        await patience.wait(refusal)
+                return await patience.answer(lambda: ask(client))
 
         return completed(run)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +35,6 @@ def in_bash(typed: list[str]) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not there")
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
