@@ -85,14 +85,18 @@ class Roles:
         return f"{self.prefix.partition('/')[0]}-{role}"
 
     def url(self, role: str) -> str:
+        """With the role's key, for use in this process."""
         return self.as_role(role).url_of(self.server.bucket, self.prefix)
 
+    @property
+    def keyless_url(self) -> str:
+        return f"s3://{self.server.bucket}/{self.prefix}"
 
-def tidelog(*arguments: str) -> str:
-    command = [sys.executable, "-m", "tidelog.cli", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    def run(self, role: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command with the role's key in its environment, where no list of processes shows it."""
+        environment = {**os.environ, **self.as_role(role).environment}
+        command = [sys.executable, "-m", "tidelog.cli", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +114,8 @@ def administer(minio: S3Server) -> Callable[[str], Roles]:
     def make(prefix: str) -> Roles:
         roles = Roles(minio, prefix)
         for role in ROLES:
-            printed = tidelog("bucket", "policy", f"s3://{minio.bucket}/{prefix}", "--role", role)
-            admin.policy_add(roles.user(role), policy=json.loads(printed))
+            printed = roles.run(role, "bucket", "policy", roles.keyless_url, "--role", role)
+            admin.policy_add(roles.user(role), policy=json.loads(printed.stdout))
             admin.user_add(roles.user(role), SECRET)
             admin.attach_policy([roles.user(role)], user=roles.user(role))
         admin.user_add(f"{roles.user('reader')}-of-all", SECRET)
@@ -132,15 +136,19 @@ def tenant(administer: Callable[[str], Roles]) -> Roles:
 def broker(tenant: Roles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A closed cluster, made and served with the rights of the broker's role alone."""
     folder: Path = tmp_path_factory.mktemp("policies")
-    url = tenant.url("broker")
+    environment = tenant.as_role("broker").environment
     credential = ScramOption().convert("SCRAM-SHA-256=[name=a,password=b]", None, None)
     # `tidelog bucket create` would also create the bucket, which a broker may not.
-    asyncio.run(_found_cluster(url, (credential,)))
-    with BrokerProcess.start(url, folder / "first.log") as first:
+    asyncio.run(_found_cluster(tenant.url("broker"), (credential,)))
+    with BrokerProcess.start(
+        tenant.keyless_url, folder / "first.log", environment=environment
+    ) as first:
         Admin(first.kafka).create_topic("flights", partitions=2)
         write(first, "a", "b")
         assert first.stop() == 0
-    with BrokerProcess.start(url, folder / "second.log") as second:
+    with BrokerProcess.start(
+        tenant.keyless_url, folder / "second.log", environment=environment
+    ) as second:
         write(second, "c")
         asyncio.run(flushed(second))
         write(second, "d")
@@ -192,7 +200,8 @@ def test_a_broker_works_with_its_rights_and_a_reader_reads_without_the_credentia
 def test_fsck_proves_the_bucket_consistent_with_its_rights(
     tenant: Roles, broker: BrokerProcess
 ) -> None:
-    assert tidelog("fsck", "--store", tenant.url("fsck")).splitlines()[-1] == "consistent"
+    done = tenant.run("fsck", "fsck", "--store", tenant.keyless_url)
+    assert done.stdout.splitlines()[-1] == "consistent", done.stderr
 
 
 def test_a_sink_stages_with_its_rights_and_the_broker_adopts(
@@ -216,10 +225,10 @@ def test_a_sink_stages_with_its_rights_and_the_broker_adopts(
 def test_doctor_finds_the_broker_s_rights_complete_and_the_reader_s_not(
     tenant: Roles, broker: BrokerProcess
 ) -> None:
-    well = tidelog("doctor", tenant.url("broker"), "--bootstrap", broker.kafka)
-    assert "failed" not in well
-    command = [sys.executable, "-m", "tidelog.cli", "doctor", tenant.url("reader"), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    well = tenant.run("broker", "doctor", tenant.keyless_url, "--bootstrap", broker.kafka)
+    assert well.returncode == 0, well.stdout
+    assert "failed" not in well.stdout
+    done = tenant.run("reader", "doctor", tenant.keyless_url, "--json")
     rights = {each["check"]: each["found"] for each in json.loads(done.stdout)["checks"]}["rights"]
     assert done.returncode == 1
     assert "put below cluster/, wal/" in rights
