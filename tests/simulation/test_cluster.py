@@ -96,6 +96,7 @@ _SHOWN_BY = {
     "stale-commits": 7,
     "answers-before-durable": 37,
     "offsets-forgotten": 9,
+    "snapshot-ahead": 13,
     "generation-restarts": 9,
     "given-while-had": 6,
     "markers-first": 3,

@@ -14,7 +14,7 @@ from tidelog.coordinator.group.requests import group_offsets
 from tidelog.coordinator.group.requests.classic_rebalance import Rebalancer
 from tidelog.coordinator.group.state.classic_group import ClassicGroup, Member
 from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
-from tidelog.coordinator.snapshots import StateSnapshots
+from tidelog.coordinator.snapshots import SnapshottedLog, StateSnapshots
 from tidelog.protocol.error_codes import ErrorCode
 
 _FENCING = frozenset(
@@ -52,6 +52,30 @@ def _offsets_forgotten() -> list[Patch]:
         return await right_restore(self, lambda record: apply(record) if is_read(record) else None)
 
     return [(runtime, "decode_log", decode_log), (StateSnapshots, "restore", restore)]
+
+
+class _LogWithOneMore:
+    """A stand-in for a coordinator's log that tells an end one record too far."""
+
+    def __init__(self, log: SnapshottedLog) -> None:
+        self.log = log
+
+    @property
+    def next_offset(self) -> int:
+        return self.log.next_offset + 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.log, name)
+
+
+def _snapshot_ahead() -> list[Patch]:
+    """A coordinator's snapshot claims one record more of the log than it holds (H6)."""
+    right = StateSnapshots.write
+
+    async def write(self: StateSnapshots[Any], machine: Any, log: SnapshottedLog) -> None:
+        await right(self, machine, _LogWithOneMore(log))
+
+    return [(StateSnapshots, "write", write)]
 
 
 def _generation_restarts() -> list[Patch]:
@@ -96,6 +120,7 @@ GROUP_VARIANTS: dict[str, Breakage] = {
     "stale-commits": _stale_commits,
     "answers-before-durable": _answers_before_durable,
     "offsets-forgotten": _offsets_forgotten,
+    "snapshot-ahead": _snapshot_ahead,
     "generation-restarts": _generation_restarts,
     "same-for-all": _same_for_all,
     "given-while-had": _given_while_had,
