@@ -345,7 +345,10 @@ class PartitionRegistry:
         self, topic: str | TopicId, partition: int
     ) -> tuple[BrokerInfo, LeaderEpoch] | None:
         """The other live broker that leads a partition, and its leader epoch; None if there is
-        none."""
+        none.
+
+        A client that is told the leader's address goes there without a look-up (KIP-951).
+        """
         state = self._state()
         found = state.topic_named(topic) if isinstance(topic, str) else state.topics.get(topic)
         tenure = None

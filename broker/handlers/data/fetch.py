@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 
 from tidelog.broker.authorization.access import Access
-from tidelog.broker.handlers.data.current_leaders import CurrentLeaders
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import DataServices
-from tidelog.broker.partitions.partitions import Partition, PartitionError
+from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.broker.read.fetch_session import (
     FetchPlan,
     FetchSessionError,
@@ -20,6 +19,7 @@ from tidelog.broker.read.fetch_session import (
 )
 from tidelog.broker.read.fetcher import FetchLimits, Isolation, PartitionRead
 from tidelog.broker.telemetry.zones import Crossing, crossing
+from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.fetch import (
     AbortedTransaction,
@@ -83,16 +83,17 @@ async def fetch(
             session_id = broker.fetch_sessions.throttled(plan)
             return FetchResponse(session_id=session_id, throttle_time_ms=throttle_ms)
     _note(broker, reads, crossing(broker.rack, context.client_id, request.rack_id))
-    leaders = CurrentLeaders(broker.partitions)
+    leaders: dict[int, BrokerInfo] = {}
     return FetchResponse(
         throttle_time_ms=throttle_ms,
         session_id=plan.session_id,
-        responses=await through(_responses(plan, reads, leaders)),
+        responses=await through(_responses(plan, reads, broker.partitions, leaders)),
         node_endpoints=[
             NodeEndpoint(
-                node_id=each.broker_id, host=endpoint.host, port=endpoint.port, rack=each.rack
+                node_id=leader_id, host=endpoint.host, port=endpoint.port, rack=leader.rack
             )
-            for each, endpoint in leaders.endpoints(context.listener)
+            for leader_id, leader in leaders.items()
+            if (endpoint := leader.endpoint(context.listener)) is not None
         ],
     )
 
@@ -161,9 +162,12 @@ def _session_code(error: FetchSessionError) -> ErrorCode:
 
 
 def _responses(
-    plan: FetchPlan, reads: Iterable[PartitionRead], leaders: CurrentLeaders
+    plan: FetchPlan,
+    reads: Iterable[PartitionRead],
+    partitions: PartitionRegistry,
+    leaders: dict[int, BrokerInfo],
 ) -> Generator[None, None, list[FetchableTopicResponse]]:
-    """The answer's topics, in steps."""
+    """The answer's topics, in steps. Adds the brokers that it names as leaders to `leaders`."""
     topics: dict[TopicKey, FetchableTopicResponse] = {}
     served = []
     for number, read in enumerate(reads, 1):
@@ -193,10 +197,12 @@ def _responses(
             topics[key] = topic
         answer = _partition_response(read)
         if read.code in _ASKED_WRONG_BROKER:
-            leader = leaders.of(*target.key)
-            if leader is not None:
+            found = partitions.leader_elsewhere(*target.key)
+            if found is not None:
+                leader, epoch = found
+                leaders[leader.broker_id] = leader
                 answer.current_leader = LeaderIdAndEpoch(
-                    leader_id=leader[0], leader_epoch=leader[1]
+                    leader_id=leader.broker_id, leader_epoch=epoch
                 )
         topic.partitions.append(answer)
     if plan.session is not None:

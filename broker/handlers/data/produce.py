@@ -19,13 +19,13 @@ from tidelog.broker.coordinate.transaction_admission import (
     transactional_identity,
 )
 from tidelog.broker.fairness.deadlines import Deadline
-from tidelog.broker.handlers.data.current_leaders import CurrentLeaders
 from tidelog.broker.handlers.request_context import CloseConnection, RequestContext
 from tidelog.broker.handlers.services import DataServices
 from tidelog.broker.partitions.partitions import Partition, PartitionError
 from tidelog.broker.telemetry.metrics import BrokerMetrics, Count
 from tidelog.broker.telemetry.zones import Crossing, crossing
 from tidelog.broker.topics.topic_creation import INTERNAL_TOPICS
+from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM
 from tidelog.coordinator.transaction.wire_errors import error_for
@@ -342,7 +342,7 @@ def _response(
     """
     responses = []
     of_zone = broker.metrics.produced_zone_bytes.of(zone)
-    leaders = CurrentLeaders(broker.partitions)
+    leaders: dict[int, BrokerInfo] = {}
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         answered = []
         for data, outcome in zip(topic.partition_data, of_topic, strict=True):
@@ -353,10 +353,12 @@ def _response(
                 continue
             answer = _partition_response(data.index, result)
             if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                leader = leaders.of(topic.name or topic.topic_id, data.index)
-                if leader is not None:
+                found = broker.partitions.leader_elsewhere(topic.name or topic.topic_id, data.index)
+                if found is not None:
+                    leader, epoch = found
+                    leaders[leader.broker_id] = leader
                     answer.current_leader = ProduceLeaderIdAndEpoch(
-                        leader_id=leader[0], leader_epoch=leader[1]
+                        leader_id=leader.broker_id, leader_epoch=epoch
                     )
             answered.append(answer)
         responses.append(
@@ -370,9 +372,10 @@ def _response(
         responses=responses,
         node_endpoints=[
             ProduceNodeEndpoint(
-                node_id=each.broker_id, host=endpoint.host, port=endpoint.port, rack=each.rack
+                node_id=leader_id, host=endpoint.host, port=endpoint.port, rack=leader.rack
             )
-            for each, endpoint in leaders.endpoints(listener)
+            for leader_id, leader in leaders.items()
+            if (endpoint := leader.endpoint(listener)) is not None
         ],
     )
 
