@@ -184,7 +184,7 @@ async def join(opened: OpenedCluster) -> Membership:
 
 
 def _endpoints(listeners: Sequence[BoundListener]) -> tuple[Endpoint, ...]:
-    """What the metadata log tells of the listeners: nothing of a lone PLAINTEXT."""
+    """The listeners as the metadata log records them: none for a lone PLAINTEXT."""
     if [each.name for each in listeners] == [PLAIN_LISTENER]:
         return ()
     return tuple([Endpoint(each.name, each.protocol.value, *each.advertised) for each in listeners])

@@ -308,7 +308,7 @@ def _own(
     peers: Peers,
     closing: AsyncExitStack,
 ) -> Ownership:
-    """What gives partitions to other brokers, and watches them."""
+    """The parts that give partitions to other brokers, and watch them."""
     ownership = new_ownership(
         opened.environment,
         opened.settings.now,

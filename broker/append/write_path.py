@@ -1,5 +1,7 @@
-"""The way from producers into the bucket: partitions, log writer, WAL, checkpoints. Put together
-here, with what it counts."""
+"""Assembles the path from producers into the bucket: partitions, log writer, WAL, checkpoints.
+
+Its metrics are registered here.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,9 @@ from tidelog.wal.write.writer import DurableSlot, WalWriter
 
 
 class DurableSlots:
-    """What happens in this broker when a WAL slot is durable, in order.
+    """Tells the broker's parts that a WAL slot is durable, in this order.
 
-    1. The tail cache gets the slot's bytes, so that readers find what they are about to be shown.
+    1. The tail cache gets the slot's bytes, so that readers find the records that become visible.
     2. Each partition's log advances, its parked fetches wake up, and the roller hears of it.
     3. Later listeners (the checkpointer) hear of the slot.
 
@@ -43,7 +45,7 @@ class DurableSlots:
     def __init__(
         self, tail: TailCache, partitions: PartitionRegistry, advanced: Callable[[Partition], None]
     ) -> None:
-        """`advanced`: hears of each partition that has new durable records."""
+        """`advanced` gets each partition that has new durable records."""
         self._tail = tail
         self._partitions = partitions
         self._advanced = advanced
@@ -54,7 +56,7 @@ class DurableSlots:
         self._listeners.append(listener)
 
     def tell(self, slot: DurableSlot) -> None:
-        """A slot is durable."""
+        """Report a durable slot."""
         self._tail.put(slot.key, slot.data)
         for advance in slot.advances:
             hosted = self._partitions.held(advance.partition)
@@ -69,7 +71,7 @@ class DurableSlots:
 
 @dataclass(frozen=True, slots=True)
 class WritePath:
-    """All that a record passes on its way into this incarnation's WAL."""
+    """The parts of the path into this incarnation's WAL."""
 
     partitions: PartitionRegistry
     wal: WalWriter
@@ -80,11 +82,11 @@ class WritePath:
     large_batches: LargeBatches[int, Submission]
 
     def durable(self) -> asyncio.Future[None]:
-        """Done when all that was appended so far is durable. Fails with WalLost."""
+        """Done when every append so far is durable. Fails with WalLost."""
         return self.wal.durable(self.wal.newest_slot)
 
     def progress(self) -> WalProgress:
-        """What the lease tells others of this WAL."""
+        """The progress of this WAL, for the lease."""
         return WalProgress(self.wal.durable_end, self.checkpointer.floor)
 
     def uploads(self) -> Uploads:
@@ -104,8 +106,7 @@ def open_write_path(
     limits: LimitsMet,
     registry: CollectorRegistry,
 ) -> WritePath:
-    """A WAL that nothing was written to yet. `advanced`: hears of each partition that has new
-    durable records."""
+    """The path into a new, empty WAL. `advanced` gets each partition with new durable records."""
     durable = DurableSlots(reads.tail, partitions, advanced)
     wal_settings = layer_settings.wal_settings(settings, environment.store.url)
     wal = WalWriter(

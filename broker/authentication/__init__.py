@@ -1,1 +1,1 @@
-"""Who a client is: TLS and certificates, SASL and its mechanisms."""
+"""Identifies clients: TLS and certificates, SASL and its mechanisms."""

@@ -22,7 +22,7 @@ ILLEGAL_STATE: Final = "SaslAuthenticate request received after successful authe
 
 
 TELLING: Final = frozenset({"PLAIN", "OAUTHBEARER"})
-"""Mechanisms whose own words a refused client hears, as in Kafka."""
+"""Mechanisms whose own error messages the broker sends to a refused client, as in Kafka."""
 
 
 class Established(NamedTuple):

@@ -20,7 +20,7 @@ _AUTH: Final = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_~+/.a-zA-Z0-9]+=*)", r
 
 
 class BearerMessage(NamedTuple):
-    """A bearer token, and what the client says beside it."""
+    """A bearer token, and the other fields of the message."""
 
     token: str
     authorization_id: str

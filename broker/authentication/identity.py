@@ -9,7 +9,7 @@ from tidelog.security.principal import Principal
 
 
 class NotAuthenticated(Refused):
-    """The client is not who it says it is; nothing else is told.
+    """The client has not proved its identity. The answer tells no more.
 
     `why` is for the operator, and holds no secret.
     """

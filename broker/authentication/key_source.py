@@ -33,7 +33,7 @@ class KeyUrl:
     host: str
     port: int
     target: str = field(repr=False)
-    """The path of a file, or what an HTTP server is asked for. It may hold a secret."""
+    """The path of a file, or the path and query for an HTTP server. It may hold a secret."""
 
     def __str__(self) -> str:
         """Without the query, for logs and messages."""

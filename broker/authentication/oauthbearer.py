@@ -53,7 +53,7 @@ class OAuthBearerExchange:
         self._refusal: str | None = None
 
     async def step(self, token: bytes) -> Exchanged:
-        """See Exchange. After a bad token the client is told so, answers, and is refused.
+        """See Exchange. The broker reports a bad token, takes the client's answer, and refuses.
 
         Raises KeysUnavailable.
         """
@@ -82,7 +82,7 @@ class OAuthBearerExchange:
 
 
 def token_terms(values: TypedValues) -> TokenTerms:
-    """What a listener demands of tokens, from its settings."""
+    """A listener's demands on tokens, from its settings."""
     return TokenTerms(
         values.optional_text("sasl.oauthbearer.expected.issuer"),
         frozenset(values.items_of("sasl.oauthbearer.expected.audience")),

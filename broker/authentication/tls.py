@@ -32,7 +32,7 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 _KEY_BITS = re.compile(r"AES_(\d)")
 
 FileStates = tuple[tuple[int, int, int] | None, ...]
-"""What tells whether files have changed: time, size and inode of each; None if it is not there."""
+"""The time, size and inode of each file, which show a change; None if the file does not exist."""
 
 MakeContext = Callable[[str, TypedValues], ssl.SSLContext]
 """Makes a context from the name and the settings of a listener."""

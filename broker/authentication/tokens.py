@@ -1,4 +1,4 @@
-"""Decides whether a JSON Web Token (RFC 7519) is good, and whom it names. Pure.
+"""Verifies JSON Web Tokens (RFC 7519), and reads the principals that they name. Pure.
 
 The signature is checked before any claim is read.
 """
@@ -39,7 +39,7 @@ class TokenRefused(Refused):
 
 
 class TokenTerms(NamedTuple):
-    """What a listener demands of tokens."""
+    """A listener's demands on tokens."""
 
     issuer: str | None
     """None: any."""

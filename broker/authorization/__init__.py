@@ -1,1 +1,1 @@
-"""Decides which principal may do what with which resource."""
+"""Decides which operations a principal may do on a resource."""

@@ -1,4 +1,4 @@
-"""What the principal of one request may do, with an audit line for each refusal and change."""
+"""The permissions of one request's principal, with an audit line for each refusal and change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Want(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What a request needs: one of these permissions, asked for in this order.
+    """A request's need: one of these permissions, asked for in this order.
 
     Without any the request is refused.
     """

@@ -1,4 +1,4 @@
-"""Answers what a principal may do, and keeps the answers until the rules change."""
+"""Decides on principals' operations, and caches the decisions until the rules change."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _NO_KEYS: Final[frozenset[Hashable]] = frozenset()
 
 
 class Granted:
-    """What clients may do under the present rules, by keys that a caller chooses: a shorter way for
-    requests that repeat. It holds permissions alone, no refusals."""
+    """A cache of permissions under the present rules, by keys that a caller chooses.
+
+    It is a shorter way for repeated requests. It holds no refusals.
+    """
 
     def __init__(self, table: Callable[[], AclTable], keys_max: int) -> None:
         self._table = table
@@ -35,7 +37,7 @@ class Granted:
         self._by_asker: dict[tuple[Principal, str], set[Hashable]] = {}
 
     def includes(self, principal: Principal, host: str, keys: Sequence[Hashable]) -> bool:
-        """Whether all of this was granted to the principal on this host, and still is."""
+        """Whether the rules grant all of these keys to the principal on this host."""
         rules = self._table()
         if rules is not self._rules:
             self._rules = rules
@@ -126,7 +128,7 @@ class Authorizer:
 
 
 def open_authorizer(settings: BrokerSettings, table: Callable[[], AclTable]) -> Authorizer | None:
-    """The authorizer that the settings ask for; None if everyone may do everything."""
+    """The authorizer that the settings ask for; None without authorization."""
     if settings.optional_text("authorizer.class.name") is None:
         return None
     return Authorizer(

@@ -32,7 +32,7 @@ _IMPLYING: Final[Mapping[AclOperation, frozenset[AclOperation]]] = MappingProxyT
         AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS}),
     }
 )
-"""By operation: those whose permission includes it. A denial includes no other operation."""
+"""By operation: the operations whose permission includes it. A denial includes no other."""
 _PROBE: Final = "hardcode"
 """Kafka asks about this name first, if any resource of a type would do."""
 
@@ -55,7 +55,7 @@ class AccessDecision(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """Who asks, and from which address."""
+    """The principal of a request, and its address."""
 
     principal: Principal
     host: str

@@ -1,4 +1,4 @@
-"""What a broker's retention and log cleaner count."""
+"""The counts of a broker's retention and log cleaner."""
 
 from __future__ import annotations
 

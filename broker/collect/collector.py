@@ -1,9 +1,9 @@
 """Finds objects that are unreachable for ever (rules F1 to F3), and deletes them after a grace.
 
-Each broker collects its own WAL, merged objects and checkpoints. What has no live owner is divided
-(`shares`): WALs of dead incarnations, state snapshots, hand-over images, tables. Two brokers that
-take themselves for responsible do no harm, nor does an old state: an object that may go, may go for
-ever (F2).
+Each broker collects its own WAL, merged objects and checkpoints. The live brokers divide the
+objects without a live owner (`shares`): WALs of dead incarnations, state snapshots, hand-over
+images, tables. Two brokers that collect the same share do no harm, nor does an old state: an object
+that may go, may go for ever (F2).
 
 The steps of a pass:
 
@@ -135,7 +135,7 @@ class _Judged(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """What one pass of this process collects, beside its own WAL."""
+    """The share of this process in one pass, beside its own WAL."""
 
     has_folders: bool
     dead: frozenset[Incarnation]

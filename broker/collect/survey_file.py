@@ -1,8 +1,8 @@
 """The survey of all bases, which one broker makes and the others use.
 
-To judge its own WAL a broker has to know what all other brokers' checkpoints refer to. If each of N
+To judge its own WAL a broker needs the references in all other brokers' checkpoints. If each of N
 brokers read all of them, a pass would cost N * N reads. So the broker that is responsible for the
-folders writes what it has found to `cluster/collection/survey.json`, and each other one reads that.
+folders writes these references to `cluster/collection/survey.json`, and the others read that file.
 
 If the survey does not change for some passes, a broker that waits for it reads the checkpoints
 itself, and writes the survey for all. The passes that it waits for grow with its rank, so one
@@ -12,7 +12,7 @@ The effects of failures:
 
 - The writer dies before or after the put: the others use the old or the new survey.
 - Two write at the same time, or a stalled one writes late: each survey was true when it was made,
-  and what it lets go may go for ever (F2). With the older one less is deleted.
+  and an object that it lets go may go for ever (F2). With the older one less is deleted.
 - The survey is missing or unreadable: the brokers make one themselves.
 """
 

@@ -108,7 +108,7 @@ class InternalPartition:
         if begins_at > offset:
             raise MissingObject(
                 self._origin.key(begins_at),
-                f"it is missing: what is stored of {self._partition} begins at offset"
+                f"it is missing: the stored log of {self._partition} begins at offset"
                 f" {begins_at}, and no snapshot of its state reaches further than {offset}",
             )
         for start in range(0, len(extents), _EXTENTS_AT_ONCE):

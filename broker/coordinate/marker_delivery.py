@@ -9,11 +9,11 @@ If the process dies before the decision is durable, no client was told of it. Th
 partitions lie behind the decision in the same WAL, so they are lost with it, and no other marker
 has left. If it dies later, the successor finds the transaction decided and not complete, and sends
 all markers again. The ordinal identifies markers that a partition has already (H1). An old owner
-that wakes up finds its WAL sealed. What it sends then is a decision that was durable, and its
-completion is not.
+that wakes up finds its WAL sealed. It sends only durable decisions. Its completions do not become
+durable.
 
-The broker retries what has no marker yet, without end while the coordinator is here: another broker
-leads the partition and does not answer, or a group coordinator is loading its log. Before a retry
+The broker retries partitions without a marker, without end while the coordinator is here: another
+broker leads the partition and does not answer, or a group coordinator loads its log. Before a retry
 that depends on it, the broker reads the metadata log and looks for the leader again.
 
 A transaction enlists partitions by name, and a topic may be deleted meanwhile. Such a marker is
@@ -67,7 +67,7 @@ _NEVER_WRITTEN: Final = frozenset(
 _OF_THE_VIEW: Final = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
-"""What this broker says of a partition by its view of the metadata log."""
+"""This broker's answers for a partition, by its view of the metadata log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class MarkerDelivery:
         return True
 
     def _write(self, wanted: _Unwritten, *, is_fresh: bool) -> None:
-        """Write what can be written here, and send the rest to the leaders.
+        """Write the markers of partitions led here, and send the others to their leaders.
 
         `is_fresh`: the metadata log was read after the decision.
         """
@@ -248,7 +248,7 @@ class MarkerDelivery:
         partitions: frozenset[EnlistedPartition],
         answer: asyncio.Future[MarkerCodes],
     ) -> None:
-        """Another broker has answered: what it wrote is durable there."""
+        """Take another broker's answer: the markers that it wrote are durable there."""
         self._retried -= wanted.attempts > 0
         if answer.cancelled() or wanted.runtime.state is not RuntimeState.READY:
             return

@@ -204,7 +204,7 @@ def _enlisted(partition: Partition) -> EnlistedPartition:
 
 
 def admissions_of(reply: Reply, partitions: Sequence[Partition]) -> Mapping[Partition, Admission]:
-    """What a coordinator's reply says of each partition."""
+    """A coordinator's reply for each partition."""
     assert isinstance(reply, AddReply | VerifyReply)
     missing = reply.missing if isinstance(reply, VerifyReply) else frozenset()
     admitted = Admission(reply.error, reply.ordinal)

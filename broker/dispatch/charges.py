@@ -30,8 +30,8 @@ class Charge:
     def made(self, response: Any) -> int:
         """Charge the served request; the milliseconds that its connection has to wait.
 
-        `response`: None if there is none. Its throttle time may be what the handler has found; it
-        becomes the longest of all.
+        `response`: None if there is none. The handler may have set its throttle time; this method
+        raises it to the longest one.
         """
         opened = self._opened
         if _is_between_brokers(opened):

@@ -341,7 +341,7 @@ class Dispatcher:
     def conclude(
         self, opened: OpenedRequest, answer: asyncio.Future[Response | ReadyAnswer | None]
     ) -> ReadyAnswer | None:
-        """What answers a finished request; None if it has no answer or was cancelled.
+        """The answer to a finished request; None if it has no answer or was cancelled.
 
         A handler's failure is logged and answered with UNKNOWN_SERVER_ERROR in the shape of the
         request's answers. Such a failure is the broker's fault, and must not affect other requests.

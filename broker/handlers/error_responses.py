@@ -2,7 +2,7 @@
 
 A structure with an error code takes the code, and its lists stay empty. A structure without one
 repeats a list of the request: each element of the response identifies an element of the request.
-The tables below hold what the schemas do not say.
+The tables below hold the rest of the rules, which the schemas do not express.
 """
 
 from __future__ import annotations

@@ -28,7 +28,10 @@ class ChangeFailed(TidelogError):
 
 
 async def change_metadata(broker: MetadataServices, build: Build) -> None:
-    """Append what `build` says of the newest state; durable when this returns. ChangeFailed."""
+    """Append the records that `build` makes on the newest state; durable when this returns.
+
+    Raises ChangeFailed.
+    """
     try:
         await broker.metadata.append(broker.incarnation.epoch, build)
     except (EntryTooLarge, InvalidRecord) as error:

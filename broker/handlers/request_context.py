@@ -1,4 +1,4 @@
-"""What a handler gets to know of a request beside its message, and how it refuses to answer."""
+"""The facts about a request that a handler gets beside its message, and its way not to answer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 
 
 class CloseConnection(TidelogError):
-    """The connection has to be closed, unanswered. `reason` is short and for the metrics. Handlers
-    may raise it, for instance where acks=0 leaves no other way to report an error."""
+    """The broker must close the connection without an answer.
+
+    `reason` is short and for the metrics. Handlers may raise it, for instance if acks=0 leaves no
+    other way to report an error.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -22,18 +25,18 @@ class CloseConnection(TidelogError):
 
 
 class ConnectedClient(NamedTuple):
-    """What all requests of a connection have in common, in the order of RequestContext."""
+    """The facts that all requests of a connection share, in the order of RequestContext."""
 
     client_host: str
     connection_id: int
     listener: str = PLAIN_LISTENER
     principal: Principal = ANONYMOUS
     access: Access | None = None
-    """What the principal may do, for handlers that must ask. None: everything."""
+    """The principal's permissions, for handlers that must ask. None: all are granted."""
 
 
 class RequestContext(NamedTuple):
-    """What a handler may want to know of a request beside its message."""
+    """The facts about a request that a handler may use beside its message."""
 
     api_version: int
     correlation_id: int
@@ -41,7 +44,7 @@ class RequestContext(NamedTuple):
     client_host: str
     connection_id: int
     listener: str = PLAIN_LISTENER
-    """The listener that the client came by, whose addresses it is told."""
+    """The listener of the client's connection. Answers have the addresses of this listener."""
     principal: Principal = ANONYMOUS
     access: Access | None = None
-    """What the principal may do, for handlers that must ask. None: everything."""
+    """The principal's permissions, for handlers that must ask. None: all are granted."""

@@ -1,6 +1,6 @@
-"""What the handlers of each group may use of the broker that runs them.
+"""The parts of the broker that the handlers of each group may use.
 
-A handler keeps nothing between requests. Each field here is used by a handler of its group.
+A handler keeps no state between requests. A handler of its group uses each field here.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class MetadataServices(LiveServices):
     metadata: MetadataLog
     renewal: ViewRenewal
     incarnation: Incarnation
-    """The author of what this broker appends."""
+    """The author of this broker's metadata records."""
     entropy: Entropy
 
 
@@ -106,7 +106,7 @@ class ClusterServices(MetadataServices):
     auto_creations: AutoCreations
     clock: Clock
     authorizer: Authorizer | None
-    """None if everyone may do everything."""
+    """None without authorization."""
     quotas: ClientQuotas
     lease_of: Callable[[BrokerId], Awaitable[Lease | None]]
     """Reads a broker's lease. May raise TidelogError."""
@@ -132,7 +132,7 @@ class TransactionServices(GroupServices):
     wal: WalWriter
     """Tells when a slot is durable."""
     may_serve_reads: Callable[[], bool]
-    """Whether the lease is fresh enough to answer what others may have changed (B3)."""
+    """Whether the lease is fresh enough to answer state that other brokers may change (B3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +162,13 @@ class DataServices(LiveServices):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What the Kafka server uses of the broker; it hands each group of handlers its own."""
+    """The parts that the Kafka server uses; it hands each group of handlers its own."""
 
     live: LiveSettings
     metrics: BrokerMetrics
     clock: Clock
     durable: Callable[[], asyncio.Future[None]]
-    """Done when all that was appended so far is durable. Fails with TidelogError when that can no
-    longer be told."""
+    """Done when every append so far is durable. Fails with TidelogError if that stays unknown."""
     cluster: ClusterServices
     data: DataServices
     groups: GroupServices

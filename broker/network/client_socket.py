@@ -109,7 +109,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         handshake: TlsHandshake | None = None,
         established: Established | None = None,
     ) -> None:
-        """`handshake`, `established`: what precedes, at a listener with TLS or with SASL."""
+        """`handshake`, `established`: the results of TLS and of SASL, if the listener has them."""
         self._owner = owner
         self.listener = listener
         self._frames = frames

@@ -22,7 +22,7 @@ class HttpAccess:
     tls: ListenerTls | None = None
     """None: plain HTTP."""
     token: str = ""
-    """Empty: everybody may ask everything."""
+    """Empty: requests need no token."""
 
     @classmethod
     def of(cls, settings: BrokerSettings) -> HttpAccess:

@@ -75,7 +75,7 @@ class ReservedAddress:
             return cls(config, listener, door)
         except OSError as error:
             raise Refused(
-                f"cannot listen on {host}:{port}: {error.strerror}; stop what listens there or"
+                f"cannot listen on {host}:{port}: {error.strerror}; stop the process there, or"
                 " choose another address with --listen, or with listeners"
             ) from error
 

@@ -148,7 +148,7 @@ class SaslSocket(asyncio.BufferedProtocol):
         return Idleness(is_established=False, active=self._arrived)
 
     async def _answer_all(self) -> None:
-        """Answer what has arrived. Reading rests meanwhile."""
+        """Answer the received requests. The socket reads nothing meanwhile."""
         transport = self._transport
         assert transport is not None
         transport.pause_reading()

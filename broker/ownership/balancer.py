@@ -211,7 +211,7 @@ class Rebalances:
         self._peers = peers
 
     async def rebalance(self, *, passes_on: bool) -> Mapping[BrokerId, Rebalanced]:
-        """What each broker gave away. `passes_on`: ask the others too."""
+        """The partitions that each broker gave away. `passes_on`: ask the others too."""
         others = [each for each in self._state().live_brokers() if each.incarnation != self._me]
         asked = [self._ask(each) for each in others] if passes_on else []
         own, *theirs = await all_results([self._give(), *asked])

@@ -1,7 +1,7 @@
 """Gives partitions of this incarnation to other brokers (rule C3).
 
-1. Refuse requests for the partitions; stop their coordinators. What waits for them is refused.
-2. Wait until all that was appended is durable.
+1. Refuse requests for the partitions, waiting ones too; stop their coordinators.
+2. Wait until every append so far is durable.
 3. Append one entry with a move for each partition. It names the slot of this WAL at which the
    partition's entries end, and the next offset.
 4. Checkpoints go on holding the image until the receiver's opening image is durable. The receiver

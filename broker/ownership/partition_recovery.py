@@ -13,8 +13,8 @@ The effects of failures:
 
 - The process dies: nothing was written. The next owner gets a further tenure and does the same.
 - The store fails: the step begins again.
-- The incarnation is fenced meanwhile: the metadata log tells, and the broker ends. What it has
-  listed accepts nothing, because the first append meets the seal.
+- The incarnation is fenced meanwhile: the metadata log tells, and the broker ends. Its listed
+  partitions accept no records, because the first append meets the seal.
 - A partition is deleted or gets another tenure meanwhile: it is not listed.
 - An object is missing or corrupt: its partitions are listed with their faults, and all others go
   on.

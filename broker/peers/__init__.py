@@ -2,5 +2,5 @@
 
 The transaction coordinator and the leaders of a transaction's partitions may be on several brokers.
 This room carries their requests: additions and verifications of partitions, markers, and hints that
-the metadata log moved. It decides nothing: each caller knows what a lost answer means.
+the metadata log moved. It decides nothing: each caller knows the meaning of a lost answer.
 """

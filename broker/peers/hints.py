@@ -11,8 +11,8 @@ from tidelog.protocol.schemas.own.metadata_moved import MetadataMovedRequest, Me
 class HintForm:
     """Hints of several entries in one request: the newest one replaces the others.
 
-    A lost hint does no harm: each broker reads the log at every heartbeat, and before it refuses
-    what a newer view might allow.
+    A lost hint does no harm. Each broker reads the log at every heartbeat, and before it refuses a
+    request that a newer view might allow.
     """
 
     purpose: Final = "hints"

@@ -10,7 +10,7 @@ from tidelog.counts import counter
 
 @dataclass(slots=True)
 class PeerMetrics:
-    """By the purpose of the requests: what their connection carries."""
+    """Counts by purpose: each connection carries requests of one purpose."""
 
     requests: Counter[str] = counter(
         "tidelog_peer_requests", "Requests to other brokers.", "purpose", new=Counter

@@ -1,4 +1,4 @@
-"""What this broker asks of the others."""
+"""The requests of this broker to the others."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Rebalanced(NamedTuple):
 class RebalanceForm:
     """All operators that wait for one broker share a request.
 
-    A repeated or lost request does no harm: the broker plans anew with what it leads then.
+    A repeated or lost request does no harm: the broker plans with its partitions at that time.
     """
 
     purpose: Final = "rebalances"

@@ -33,7 +33,7 @@ class PeerConnections:
     answer that waits for a PUT would hold up those that do not.
 
     The address may meanwhile belong to a later incarnation. A request names no incarnation, so
-    that one answers for what it leads itself. An answer of an earlier incarnation can only come
+    that one answers for its own partitions. An answer of an earlier incarnation can only come
     over its own connection, which `drop` closes.
     """
 
@@ -91,7 +91,7 @@ class Form(Protocol[ItemT_contra, ResponseT, ReplyT_co]):
         ...
 
     def size(self, item: ItemT_contra) -> int:
-        """What an item counts in a request: its partitions."""
+        """The size of an item in a request: the number of its partitions."""
         ...
 
     def request(self, items: Sequence[ItemT_contra]) -> Request[ResponseT]:

@@ -162,8 +162,7 @@ class Fetcher:
         return reads
 
     def _read_ahead(self, reads: Sequence[PartitionRead]) -> None:
-        """Have read, while the answer is on its way, what those will ask for next who go through
-        their partitions in order."""
+        """Begin to read the next records of sequential readers, while the answer is on its way."""
         sequential = []
         for read in reads:
             following = read.following

@@ -1,6 +1,6 @@
 """Reads of the store that are under way: limited in number and bytes, each shared by its readers.
 
-A flight is one such read. A reader joins a flight that brings what it wants, or begins one. The
+A flight is one such read. A reader joins a flight that brings its records, or begins one. The
 last reader to give up cancels the flight, unless it was begun ahead of readers. If a flight fails,
 each reader that waits gets its error, and the next reader begins another.
 """
@@ -109,7 +109,7 @@ class Flights:
         self.ahead = 0
         """Flights ahead of readers that are under way or wait for their turn."""
         self.joined = 0
-        """What came with a read that had been begun for others."""
+        """The reads that joined another reader's flight."""
         self.ahead_bytes_total = 0
         """Bytes whose read was begun before a reader asked for them."""
 
@@ -122,7 +122,7 @@ class Flights:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def has_room_ahead(self, size_bytes: int) -> bool:
-        """True if the memory has room for so much more that no reader has asked for yet."""
+        """Whether the memory has room for this much more read ahead of readers."""
         unused_bytes = self._memory.ahead_bytes + self._ahead_bytes
         return unused_bytes + size_bytes <= self._memory.bytes_max // 2
 
@@ -133,8 +133,7 @@ class Flights:
         landed: Callable[[], None],
         name: str,
     ) -> None:
-        """Begin a flight. `bring` reads; `landed` is called when the flight is over, however it
-        ended."""
+        """Begin a flight. `bring` reads. `landed` is called at the end, also after an error."""
         if flight.begun_ahead:
             self.ahead += 1
             self._ahead_bytes += flight.size_bytes

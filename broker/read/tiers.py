@@ -36,11 +36,11 @@ class LogPiece(NamedTuple):
     tier: LogTier
     log: PartitionLog
     key: str
-    """The object's."""
+    """The key of the object with the part."""
     length: int
     """The approximate memory that it takes."""
     part: Any
-    """What the tier knows it by; hashable."""
+    """The tier's own name of the part; hashable."""
 
 
 @dataclass(slots=True)
@@ -69,17 +69,17 @@ class LogSlice:
 
 
 class ReadAhead(NamedTuple):
-    """What a sequential reader wants next, and how much it has taken so far."""
+    """A sequential reader's next position, and the bytes that it has taken so far."""
 
     wanted: LogRange
     answered_bytes: int
-    """In its newest answer."""
+    """The bytes in its newest answer."""
     taken_bytes: int
-    """In all its answers."""
+    """The bytes in all its answers."""
 
 
 TierLoaded: TypeAlias = Mapping[Any, Any]
-"""What a tier has read from the store, or why not; keys and values are that tier's own."""
+"""The parts that a tier read from the store, or errors; keys and values are that tier's own."""
 
 
 class LogTier(Protocol):

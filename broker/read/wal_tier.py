@@ -212,8 +212,7 @@ class WalTier:
         return loaded
 
     def lacking(self, wanted: LogRange) -> Iterator[LogPiece]:
-        """The next extent that is not in memory, and those after it that the range wants for the
-        most part."""
+        """The next extent that is not in memory, and later ones that lie mostly in the range."""
         log, _, offset, upper, bytes_max = wanted
         room = bytes_max
         for extent in log.extents.from_offset(offset):
@@ -225,7 +224,7 @@ class WalTier:
                 yield self._piece(log, extent)
 
     def read_ahead(self, readers: Sequence[ReadAhead]) -> None:
-        """Twice what each took at last, so that the steps grow; in turn of readers."""
+        """Begin to read ahead, readers in turn: twice the bytes of each reader's last answer."""
         room, chosen = AHEAD_BYTES_MAX, list[Extent]()
         ranges = [
             wanted._replace(bytes_max=min(2 * answered_bytes, wanted.bytes_max))

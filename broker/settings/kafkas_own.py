@@ -1,4 +1,4 @@
-"""Settings of Kafka's brokers that are none here, and what to do with each."""
+"""Settings of Kafka's brokers that Tidelog lacks, each with its remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REMEDIES_BY_PREFIX: Final = {
 
 
 def remedy_of_kafkas(name: str) -> str | None:
-    """What to do with a line of Kafka's `server.properties`; None if it is none of these."""
+    """The remedy for a line of Kafka's `server.properties`; None if it is none of these."""
     by_prefix = (
         remedy for prefix, remedy in _REMEDIES_BY_PREFIX.items() if name.startswith(prefix)
     )

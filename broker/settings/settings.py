@@ -357,7 +357,7 @@ def parse_stored(texts: Mapping[str, str], table: Mapping[str, Setting]) -> dict
 def parse_broker_setting(name: str, raw: object, origin: str, shown: object = None) -> SettingValue:
     """The value of a broker setting. InvalidConfiguration names setting, source and remedy.
 
-    `shown`: what messages show in the place of the value.
+    `shown`: a text that messages show in the place of the value.
     """
     setting = _setting_of(name)
     if setting is None:

@@ -66,7 +66,7 @@ def lost_versions(state: TableState, partition: TopicPartition, table_next: int)
     return MissingObject(
         commit_key(partition.topic_id, state.version + 1),
         f"it is missing: the table ends at offset {ends_at} of partition {partition.partition},"
-        f" and what lies below {table_next} had been rolled",
+        f" and the records below {table_next} had been rolled",
     )
 
 

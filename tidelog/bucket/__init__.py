@@ -1,2 +1,1 @@
-"""Read-only access to a bucket without a broker: topics, tables, tails, coordinators' states,
-and copies of it."""
+"""Reads a bucket without a broker: topics, tables, tails and coordinators' states; copies it."""

@@ -32,7 +32,7 @@ from tidelog.workers.offload import Offload
 
 @dataclass(frozen=True, slots=True)
 class MergedNames:
-    """What the WALs tell of merged objects that were listed before the WALs were read."""
+    """The names in the WALs of merged objects that were listed before the WALs were read."""
 
     newest: Mapping[Incarnation, int]
     """The highest listed number."""

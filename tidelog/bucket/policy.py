@@ -1,4 +1,4 @@
-"""Least-privilege policies (AWS IAM) for those that reach a cluster's bucket. Pure.
+"""Least-privilege policies (AWS IAM) for the users of a cluster's bucket. Pure.
 
 Every role may ask for absent objects: a store answers 404 for them only to a caller that may list
 the bucket, and 403 to others, which would look like a missing right. That request names no prefix,

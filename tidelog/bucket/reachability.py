@@ -1,4 +1,4 @@
-"""Which objects of a bucket are unreachable, so that no process can need them (rules F1 to F3).
+"""Finds unreachable objects of a bucket, which no process can need any more (rules F1 to F3).
 
 Pure. Its inputs were read in this order: the listings of the objects, the metadata log, the newest
 checkpoints and the hand-over images, then the metadata log again, with the same tenures. So each
@@ -171,7 +171,7 @@ class Reachability:
     _handovers: frozenset[str] = field(init=False)
     _referenced: frozenset[str] = field(init=False)
     wals: WalReachability = field(init=False)
-    """The judge of what belongs to a WAL."""
+    """The judge of the WALs' own objects."""
 
     def __post_init__(self) -> None:
         objects = (anchor.objects for anchor in self.anchors.values())

@@ -1,12 +1,13 @@
-"""What all bases of a bucket refer to, WAL by WAL, and which of a WAL's objects may go. Pure.
+"""Lists the references of all bases of a bucket, WAL by WAL, and judges the WALs' objects. Pure.
 
-A survey is made from one consistent look at the metadata log, the newest checkpoints and the
-hand-over images. It judges the slots, merged objects and checkpoints of each WAL, also much later:
-a condition of F1 stays true once it is true (F2).
+A broker makes a survey from one consistent look at the metadata log, the newest checkpoints and the
+hand-over images. The survey judges the slots, merged objects and checkpoints of each WAL, also much
+later: a condition of F1 stays true once it is true (F2).
 
 An old survey judges no object that is younger than it. A WAL that may be replayed keeps all slots
-from its floor on, and newer slots lie above the floor of the survey. A WAL that the survey says is
-passed had its seal before. An incarnation that registered later is unknown to it, and keeps all.
+from its floor on, and newer slots lie above the floor of the survey. A WAL that is passed by the
+survey had its seal before. The survey does not know incarnations that registered later: they keep
+all objects.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _NOTHING = WalReferences(is_needed=False)
 class Survey:
     """The WALs that are needed or referred to, by the state of one entry of the metadata log.
 
-    `stamp` names that entry (C11): a survey of a bucket that was copied or restored judges nothing
-    of another history.
+    `stamp` names that entry (C11). So a survey of a copied or restored bucket judges no object of
+    another history.
     """
 
     stamp: MetadataStamp
@@ -82,7 +83,7 @@ class Survey:
         )
 
     def wal(self, owner: Incarnation) -> WalReferences:
-        """What it says of a WAL. Of an incarnation that registered later it says that all stays."""
+        """A WAL's references. A WAL whose incarnation registered later keeps all objects."""
         if owner.epoch > self.stamp.sequence:
             return WalReferences(is_needed=True)
         return self.wals.get(owner, _NOTHING)
@@ -115,7 +116,7 @@ class WalReachability:
         return False
 
     def slots_may_go(self, owner: Incarnation, runs: Sequence[SlotRun]) -> list[SlotRun]:
-        """The unreachable ones of these slots of a WAL, including seals."""
+        """Those of a WAL's slots, seals included, that no process can need any more."""
         wal = self.survey.wal(owner)
         if self._is_passed(owner):
             # The lowest seal stays for ever: a late put must meet it.

@@ -1,1 +1,1 @@
-"""What each request must be allowed to do, and the guard that asks for it."""
+"""The permissions that each request needs, and the guard that checks them."""

@@ -1,4 +1,4 @@
-"""The vocabulary in which `table.py` declares what each API needs."""
+"""The vocabulary in which `table.py` declares the needs of each API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL_VERSIONS = range(VERSION_MAX)
 
 
 class Asking(NamedTuple):
-    """A request, and what its needs may depend on."""
+    """A request, and the facts that its needs may depend on."""
 
     request: Any
     version: int
@@ -48,7 +48,7 @@ class Parts:
     is_all_or_none: bool = False
     """Whether one refused element keeps the handler from serving the others."""
     names_refused: Callable[[Any, Any, Access, Asking], None] | None = None
-    """Fills in what the answer to a refused element tells besides the error."""
+    """Fills in the fields of a refused element's answer, besides the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +67,16 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What the requests of one API need."""
+    """The needs of one API's requests."""
 
     whole: NeedsOfRequest = nothing_needed
     """Needed for anything at all. The response to a refusal has the error of the first lack."""
     parts: tuple[Parts, ...] = ()
     shown: tuple[Shown, ...] = ()
     hides: Callable[[Any, Access], None] | None = None
-    """Removes from the response what the client may not see in another way."""
+    """Removes other content that the client may not see from the response."""
     by_handler: tuple[tuple[AclOperation, ResourceType], ...] = ()
-    """What the handler itself asks of `RequestContext.access`."""
+    """The needs that the handler itself checks, by `RequestContext.access`."""
     keys: KeysOfRequest | None = None
     """Short names of all that a request needs, to remember that it was allowed. None for a request
     that is not worth it. Only for requests whose permissions leave no line in the audit log."""

@@ -189,7 +189,7 @@ async def _finished(
     answer: asyncio.Future[Response | None],
     refused: Sequence[_Refused],
 ) -> Response | None:
-    """The handler's answer without what the client may not see, and with the refused parts."""
+    """The handler's answer with the refused parts, without parts that the client may not see."""
     response = await answer
     if response is None:
         if refused:

@@ -1,4 +1,4 @@
-"""What the requests of each API need: one declaration an API, as Kafka 4.1 checks them.
+"""The needs of each API's requests: one declaration an API, as Kafka 4.1 checks them.
 
 Clients need nothing to learn the versions and to authenticate. Tidelog's own requests are under the
 same rules: operators need ALTER on the cluster, brokers CLUSTER_ACTION.

@@ -138,7 +138,7 @@ def _name(broker: ClusterServices, asked: MetadataRequestTopic) -> str | None:
 
 
 def _refused(asked: MetadataRequestTopic) -> MetadataResponseTopic:
-    """The answer for a topic that the client may not see: it tells what the request told."""
+    """The answer for a topic that the client may not see: it only repeats the request."""
     return MetadataResponseTopic(
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         name=asked.name if asked.topic_id == NULL_UUID else None,
@@ -147,7 +147,7 @@ def _refused(asked: MetadataRequestTopic) -> MetadataResponseTopic:
 
 
 def _operations(request: MetadataRequest, access: Access | None) -> Callable[[str], int]:
-    """The bit field of what the client may do with a topic, by its name."""
+    """The bit field of the client's permissions on a topic, by its name."""
     if not request.include_topic_authorized_operations:
         return lambda _: OPERATIONS_NOT_ASKED
     return partial(operations_of, access, ResourceType.TOPIC)

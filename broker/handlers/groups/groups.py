@@ -229,7 +229,7 @@ async def describe_groups(
 
 
 def group_operations(is_asked: bool, context: RequestContext, group_id: str) -> int:
-    """The bit field of what a client may do with a group, if it asks for it."""
+    """The bit field of a client's permissions on a group, if the client asks for it."""
     if not is_asked:
         return OPERATIONS_NOT_ASKED
     return operations_of(context.access, ResourceType.GROUP, group_id)

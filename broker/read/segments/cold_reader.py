@@ -70,8 +70,7 @@ class ColdReader:
     def slice(
         self, wanted: LogRange, *, at_least_one: bool, loaded: SegmentsLoaded, goes_on: bool
     ) -> LogSlice:
-        """Goes somewhat beyond the tier's end where the log does not know yet how far the table
-        reaches."""
+        """See `LogTier.slice`. The slice may go beyond the tier's end if the table has advanced."""
         del goes_on  # It is the first tier.
         log, codec, offset, _, bytes_max = wanted
         found = LogSlice(next_offset=offset)
@@ -122,11 +121,11 @@ class ColdReader:
         }
 
     def lacking(self, wanted: LogRange) -> Iterator[LogPiece]:
-        """None: a row group is worth a read of its own."""
+        """No piece: each row group is worth a read of its own."""
         return iter(())
 
     def read_ahead(self, readers: Sequence[ReadAhead]) -> None:
-        """As much as each has taken so far."""
+        """Begin to read ahead of each reader, as much as it has taken so far."""
         for (log, codec, offset, _, _), _, taken_bytes in readers:
             table = self._table(log)
             if table is not None:

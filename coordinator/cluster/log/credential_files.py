@@ -79,7 +79,7 @@ async def change_credentials(
 ) -> None:
     """Make a change durable, in the whole cluster. `change` may be called more than once.
 
-    Raises what `change` raises, Refused, StoreError, and what MetadataLog.append raises.
+    Raises the errors of `change`, Refused, StoreError, and the errors of MetadataLog.append.
     """
     await log.refresh()
     for _ in range(ATTEMPTS_MAX):

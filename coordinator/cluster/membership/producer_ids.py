@@ -49,7 +49,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def next(self) -> ProducerId:
-        """A fresh producer id. Raises what MetadataLog.append raises."""
+        """A fresh producer id. Raises the errors of MetadataLog.append."""
         async with self._lock:
             if self._block.is_empty:
                 self._block = await self._allocate()

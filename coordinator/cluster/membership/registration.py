@@ -102,7 +102,7 @@ async def register(
     They are fenced right after the registration, as are brokers of other ids whose processes have
     certainly ended. If the newcomer dies in between, the next one judges them again.
 
-    Raises BrokerIdInUse, BucketInUse, StoreError, and what MetadataLog.append raises.
+    Raises BrokerIdInUse, BucketInUse, StoreError, and the errors of MetadataLog.append.
     """
 
     def has_ended(info: BrokerInfo) -> bool:

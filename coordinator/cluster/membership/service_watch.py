@@ -89,7 +89,7 @@ class ServiceWatch:
         grown = any(end > stall.ends.get(epoch, end) for epoch, end in ends.items())
         served_at = stall.others_served_at
         if served_at is None and grown:
-            # From here on: where an outage ends, others may be back a little earlier.
+            # Count from here: when an outage ends, the other brokers may recover a little earlier.
             served_at = now
         self._stall = _Stall(stall.succeeded, now, {**ends, **stall.ends}, served_at)
         patience = max(self._session_seconds, SLOWDOWN_MAX * uploads.last_seconds)

@@ -78,8 +78,8 @@ async def take_over(
     later barrier stops a writer that puts more. Returns once the metadata log has the incarnation
     retired, by this or another process.
 
-    Raises ValueError if it is not fenced; StoreError, after which the caller may retry; and what
-    MetadataLog.append raises.
+    Raises ValueError if it is not fenced; StoreError, after which the caller may retry; and the
+    errors of MetadataLog.append.
     """
     assign = assign or all_to(me.epoch)
     if log.state.is_retired(dead):
@@ -103,7 +103,7 @@ async def take_over(
 
     await log.append(me.epoch, build)
     if not records:
-        # Another process has retired it, and told so.
+        # Another process has retired it, and has logged that.
         return
     about = {"incarnation": str(dead), "end_slot": end.slot}
     logger.info("incarnation retired", extra=about)

@@ -212,7 +212,7 @@ class Watcher:
     async def take_over(self, dead: Incarnation) -> None:
         """Divide a fenced incarnation's partitions now, whatever its turn.
 
-        Raises StoreError, after which the turns go on, and what `take_over` raises.
+        Raises StoreError, after which the turns go on, and the errors of `take_over`.
         """
         sizes = self._sizes()
 

@@ -18,7 +18,7 @@ DEFAULT_NAME: Final = ""
 
 
 class EntityType(StrEnum):
-    """What an entity names, by Kafka's words."""
+    """The kinds of names in an entity, by Kafka's words."""
 
     USER = "user"
     CLIENT_ID = "client-id"
@@ -26,7 +26,7 @@ class EntityType(StrEnum):
 
 
 class QuotaKey(StrEnum):
-    """What a quota limits, by Kafka's names."""
+    """The limited uses, by Kafka's names of their quotas."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
     CONSUMER_BYTE_RATE = "consumer_byte_rate"

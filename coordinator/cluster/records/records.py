@@ -45,7 +45,7 @@ QUOTAS_VERSION = 7
 FIRST_LEVEL = QUOTAS_VERSION
 """The level of a cluster that never raised it. Records up to this version need no level."""
 BROKER_VERSION = QUOTAS_VERSION
-"""What this Tidelog's brokers can do."""
+"""The version of this Tidelog's brokers."""
 SESSION_TIMEOUT_MS = 9000
 """Kafka's default of broker.session.timeout.ms."""
 
@@ -80,7 +80,7 @@ class BrokerRegistered:
     """A process becomes an incarnation; its epoch is the sequence number of the entry.
 
     Observers judge its lease by `session_timeout_ms`, so brokers may be configured differently.
-    `rack`: the broker's zone. `version`: what its release can do (`BROKER_VERSION`).
+    `rack`: the broker's zone. `version`: its release's (`BROKER_VERSION`).
     """
 
     broker_id: BrokerId

@@ -19,7 +19,7 @@ class BrokerInfo:
 
     `last_entry`: the newest entry of the metadata log that it wrote (at first its registration).
     `durable_end`: of a fenced one, the least number of durable slots in its WAL (rule C10).
-    `rack`: the broker's zone. `version`: what its release can do. `draining`: a live one gives its
+    `rack`: the broker's zone. `version`: its release's. `draining`: a live one gives its
     partitions away and gets no new ones.
     """
 

@@ -1,4 +1,4 @@
-"""The target assignments of consumer groups (KIP-848), and when they are made anew.
+"""Renews the target assignments of consumer groups when they are outdated (KIP-848).
 
 A small target is made at once, a large one by a worker. Meanwhile the previous one stays.
 """

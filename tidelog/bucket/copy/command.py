@@ -23,14 +23,14 @@ THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """A run's report, and what fsck found in the copy. Or, of a dry run, the needed objects."""
+    """A run's report, and fsck's findings in the copy. Of a dry run: the needed objects."""
 
     report: CopyReport
     findings: Findings | None = None
     plan: dict[str, bool] | None = None
     """Each needed object, and whether it is in the copy already."""
     plan_bytes: int = 0
-    """Of the objects that are not."""
+    """The bytes of the objects that are not in the copy."""
 
 
 def copy_bucket(
@@ -50,7 +50,7 @@ def copy_bucket(
 
 
 def check_apart(source_url: str, target_url: str) -> None:
-    """Raise Refused if one address is the other's, or lies within it."""
+    """Raise Refused if both addresses are the same, or one lies within the other."""
     source, target = (f"{url.partition('?')[0].rstrip('/')}/" for url in (source_url, target_url))
     if source == target:
         raise Refused(f"{source} cannot be copied onto itself. Name another bucket or prefix")

@@ -1,12 +1,12 @@
-"""Copies a bucket in use. `plan` says what is read in which order, and why; `target` what is
-written.
+"""Copies a bucket in use. `plan` explains the order of reads, `target` the order of writes.
 
 The copy runs in rounds. A round reads bases and tables, and copies the tables' segments, which are
-the bulk. If that took long, the next round begins, which finds little left to copy. Else the round
-takes the instant and copies what the logs need. If an object is gone, the next round begins.
+the bulk. If that took long, the next round begins, and finds few new segments. Otherwise the round
+finds the instant and copies the objects that the logs need. If an object is gone, the next round
+begins.
 
-If this process dies, nothing in the original was changed, and the copy does not open. The same
-command goes on.
+If this process dies, the original is unchanged, and the copy does not open. The same command
+continues it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
 OBJECTS_AT_ONCE_MAX: Final = 8
 """Objects in memory at a time."""
 BULK_SECONDS_MAX: Final = 60.0
-"""After a longer copy of segments the bases are read anew: their objects wait for a grace only."""
+"""After a longer copy of segments the next round begins: objects of old bases may be deleted."""
 ROUNDS_MAX: Final = 100
 
 Progress = Callable[[str], None]
@@ -49,7 +49,7 @@ Progress = Callable[[str], None]
 
 @dataclass(slots=True)
 class CopyReport:
-    """What a run has done."""
+    """The work of one run."""
 
     cluster_id: str = ""
     instant: Instant | None = None
@@ -57,10 +57,10 @@ class CopyReport:
     """The copier's clock, when the copy opened."""
     rounds: int = 0
     objects: int = 0
-    """Copied by this run."""
+    """The number of objects that this run copied."""
     bytes: int = 0
     present: int = 0
-    """Needed objects that were there already."""
+    """The number of needed objects that the copy had already."""
     faults: dict[str, str] = field(default_factory=dict)
     """Lost and damaged objects of the original, which are the same in the copy."""
 
@@ -83,7 +83,7 @@ class BucketCopy:
         self._patience_seconds = patience_seconds
         self._at_once = asyncio.Semaphore(OBJECTS_AT_ONCE_MAX)
         self._missing: str | None = None
-        """The object that the round before lacked."""
+        """The object that the previous round did not find."""
         self._lost: set[str] = set()
         self.report = CopyReport()
 
@@ -134,7 +134,7 @@ class BucketCopy:
         await self._target.begin(present, CopyRecord(state.cluster_id, state.stamp))
 
     async def _target_record(self) -> CopyRecord | None:
-        """The record of the copy that is to be continued. Raises Refused if it is of another."""
+        """The record of the copy to continue. Raises Refused if it is of another cluster."""
         state = await self._access.cluster.refresh()
         self.report.cluster_id = state.cluster_id
         present = await self._target.look()
@@ -155,7 +155,7 @@ class BucketCopy:
         return present
 
     async def _round(self) -> Instant | None:
-        """The instant of the copy; None if the next round has to take it. Raises SourceChanged."""
+        """The instant of the copy; None if the next round must find it. Raises SourceChanged."""
         clock = self._access.clock
         bases = await self._source.bases()
         tables = await self._source.tables(bases)
@@ -189,7 +189,7 @@ class BucketCopy:
             await self._put(key, data)
 
     def _absent(self, keys: Iterable[str]) -> list[str]:
-        """Those that are to be copied. Objects are immutable, so others of the same key are not."""
+        """The keys that the copy lacks. Objects are immutable: an object of the key is the same."""
         keys = list(keys)
         absent = [key for key in keys if key not in self._target.keys]
         if self.report.rounds == 1:
@@ -214,9 +214,9 @@ class BucketCopy:
         self._progress(key)
 
     def _note_missing(self, key: str) -> None:
-        """An object that two rounds in a row lack is lost: the copy lacks it as well.
+        """Note an object that a round did not find. After two rounds in a row it is lost.
 
-        Raises MissingObject if the bucket cannot be read without it.
+        The copy lacks a lost object as well. Raises MissingObject if a further round needs it.
         """
         if key in self._lost:
             raise MissingObject(key, "it is listed, and no round could read it")

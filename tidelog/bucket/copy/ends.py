@@ -1,14 +1,13 @@
 """The instant of a copy: a moment at which the ends of all logs are known. Pure.
 
-A bucket's logs cannot be read all at once. So the copier learns their ends one after the other, and
-then looks at all of them again, together. If none has grown, all ended there at the moment at which
-the look began: each end was known before it, and was still absent after it. Slots that were on
-their way are not below an end, so nothing in them was acknowledged.
+The copier cannot read all logs of a bucket at once. So it learns their ends one after the other,
+and then looks at all of them together. If no log has grown, all of them ended there when the look
+began: the copier knew each end before, and the next object was still absent after. A slot in flight
+is not below an end, so its records were not acknowledged.
 
-The logs of a copy that ends there are those of a bucket whose brokers were all killed at that
-instant. Every effect that they hold has its cause in them, in other WALs and at clients too: a
-marker its Prepare, a committed offset its records (H2, H3). `tests/models/bucket_copy.py` explores
-this, and the orders that go wrong.
+Such a copy has the logs of a bucket whose brokers were all killed at that instant. Each effect in
+the logs has its cause there, also across WALs and clients: a marker its Prepare, a committed offset
+its records (H2, H3). `tests/models/bucket_copy.py` explores this, and the orders that go wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Instant(NamedTuple):
     """The logs of a bucket at one moment."""
 
     state: ClusterState
-    """By the metadata log's last entry."""
+    """The state after the metadata log's last entry."""
     ends: Mapping[Incarnation, Slot]
     """The first slot behind the durable ones, of each incarnation that is not retired."""
     time_ms: int
@@ -34,10 +33,10 @@ class Instant(NamedTuple):
 
 
 class Ends:
-    """The ends of the metadata log and of the WALs that may grow, as far as they are learnt."""
+    """The known ends of the metadata log and of the WALs that may grow."""
 
     def __init__(self, state: ClusterState, floors: Mapping[Incarnation, Slot]) -> None:
-        """`floors`: of WALs with a checkpoint. No slot below is replayed."""
+        """`floors`: the newest checkpoints' slots, by WAL. No slot below them is replayed."""
         self._floors = floors
         self._ends: dict[Incarnation, Slot] = {}
         self._sealed: set[Incarnation] = set()
@@ -45,7 +44,7 @@ class Ends:
         self.follow(state)
 
     def follow(self, state: ClusterState) -> None:
-        """Take a newer state: incarnations have come, or are retired."""
+        """Take a newer state, with new or retired incarnations."""
         self.state = state
         self._ends = {
             info.incarnation: self._ends.get(
@@ -60,11 +59,11 @@ class Ends:
         return [owner for owner in self._ends if owner not in self._sealed]
 
     def end(self, owner: Incarnation) -> Slot:
-        """The first slot of a WAL that is not known to hold data."""
+        """The first slot of a WAL that may hold no data."""
         return self._ends[owner]
 
     def extend(self, owner: Incarnation, slots: Iterable[tuple[Slot, int]]) -> None:
-        """Take what a listing from the end on has: slots, ascending, and their sizes."""
+        """Take a listing from the known end on: slots in order, with their sizes."""
         for slot, size_bytes in slots:
             if slot != self._ends[owner]:
                 break
@@ -75,7 +74,7 @@ class Ends:
 
     @property
     def next_entry(self) -> int:
-        """The first entry of the metadata log that is not known."""
+        """The first unknown entry of the metadata log."""
         return self.state.sequence + 1
 
     def next_slots(self) -> dict[str, Incarnation]:

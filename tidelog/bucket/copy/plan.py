@@ -1,18 +1,18 @@
-"""Which objects a copy needs, and the state of its cluster. Pure.
+"""Decides which objects a copy needs, and the state of its cluster. Pure.
 
-The copier reads in this order, in which each later reading covers what the earlier ones refer to:
+The copier reads in this order, so that each later reading covers the references of earlier ones:
 
 1. bases: the metadata log, the newest checkpoints and the named hand-over objects;
-2. tables and state snapshots. They are not older than the bases (G1, H6), and hold nothing but what
-   was decided and durable when they were read;
-3. the instant (`ends`). So it has all that tables and snapshots hold the outcome of;
-4. the listings of merged and staged objects. An entry below the instant names none that came later.
+2. tables and state snapshots. They are not older than the bases (G1, H6). All of their content was
+   decided and durable when the copier read them;
+3. the instant (`ends`). So the logs have the decisions behind all content of tables and snapshots;
+4. the listings of merged and staged objects. An entry below the instant names no later object.
 
-The bases are older than the instant. They are completed by replay: all slots from a base on to the
-end of its WAL are needed. A partition may have changed its owner between 1 and 3. Its new base is
-then an opening image in a slot, whose extents are those of the base before, or lie in slots that
-the former owner wrote since. So the WALs that were needed at 1 or at 3 are copied, and those of
-incarnations that came between.
+The bases are older than the instant. Replay completes them: the copy needs all slots from a base to
+the end of its WAL. A partition may have changed its owner between 1 and 3. Its new base is then an
+opening image in a slot. The extents of that image are those of the previous base, or lie in slots
+that the former owner wrote since. So the copy has all WALs that were needed at 1 or at 3, and those
+of incarnations that came between.
 
 A collector may have deleted an object meanwhile. Then something newer took its place (F4), and the
 copier begins again at 1. An object that is missing in two rounds is lost.
@@ -21,9 +21,9 @@ These objects are not copied:
 
 | Object | Reason |
 |---|---|
-| leases | no broker of the copy has one. They tell of slots and entries behind the instant |
-| metadata entries but 0, and older snapshots | one snapshot stands for them |
-| marks and survey of collections | they speak of objects that the copy may not have |
+| leases | no broker of the copy has one. They name slots and entries behind the instant |
+| metadata entries but 0, and older snapshots | one snapshot replaces them |
+| marks and survey of collections | they name objects that the copy may not have |
 | superfluous objects | the collector would delete them |
 """
 
@@ -43,16 +43,15 @@ from tidelog.wal.log.adoption import object_key
 
 
 class Bases(NamedTuple):
-    """What partitions are rebuilt from, as of the first reading of a round."""
+    """The bases of all partitions, as of the first reading of a round."""
 
     state: ClusterState
     anchors: Mapping[Incarnation, Anchor]
-    """Of the newest checkpoints of all needed incarnations."""
+    """The anchors in the newest checkpoints of all needed incarnations."""
     handover_objects: frozenset[str]
-    """What the named hand-over images refer to."""
+    """The objects that the named hand-over images refer to."""
     read: Mapping[str, Buffer]
-    """The checkpoints and hand-over objects. A checkpoint may be replaced under its key, so these
-    bytes count."""
+    """The bytes of checkpoints and hand-over objects: a broker may replace a checkpoint later."""
 
 
 class TablesToCopy(NamedTuple):
@@ -63,7 +62,7 @@ class TablesToCopy(NamedTuple):
     others: Sequence[str]
     """Commits, checkpoints of tables, and the newest state snapshots."""
     hints: Mapping[str, Buffer]
-    """The pointers to the tables' checkpoints, which move on."""
+    """The pointers to the tables' newest checkpoints, which writers replace."""
 
 
 class Needed(NamedTuple):
@@ -71,16 +70,16 @@ class Needed(NamedTuple):
 
     keys: Sequence[str]
     seals: Sequence[str]
-    """Copied if present: no acknowledged record depends on them."""
+    """Objects that are copied if present: no acknowledged record depends on them."""
 
 
 def is_followed_by(bases: Bases, instant: Instant) -> bool:
-    """Whether the bases have all that the state of the instant names."""
+    """Whether the bases have all hand-over objects that the instant's state names."""
     return named_handovers(instant.state) <= bases.read.keys()
 
 
 def needed(bases: Bases, instant: Instant, loose: Iterable[str]) -> Needed:
-    """What the copy needs. `loose`: the listed merged and staged objects."""
+    """The objects that the copy needs. `loose`: the listed merged and staged objects."""
     state = instant.state
     given_up = state.given_up
     found: dict[str, None] = {}

@@ -1,6 +1,6 @@
-"""`cluster/copy.json`: says that a bucket is a copy, of which cluster and of which history. Pure.
+"""`cluster/copy.json`: marks a bucket as a copy, and names the cluster and its history. Pure.
 
-The copier puts it before anything else, so that a later run knows its own unfinished copy. The copy
+The copier puts it first, so that a later run recognises its own unfinished copy. The copy
 is complete if its metadata log has a snapshot. A metadata entry with the same content blocks a
 complete copy while it is brought up to date: no broker can register past it.
 """

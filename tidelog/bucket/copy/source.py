@@ -29,19 +29,19 @@ WALS_AT_ONCE_MAX: Final = 16
 
 
 class NeverStill(Refused):
-    """The logs grew during each look. Nothing of this round is in the copy."""
+    """The logs grew during each look. The copy does not open."""
 
     def __init__(self, url: str, looks: int, seconds: float, grown: int, watched: int) -> None:
         super().__init__(
             f"{url}: none of {looks} looks within {seconds:.0f} s found all {watched} logs where"
-            f" the look before had left them; {grown} had grown at the last. What was copied stays"
+            f" the look before had left them; {grown} had grown at the last. Copied objects stay"
             " there. Run the command again with a longer --patience, closer to the store, or at a"
             " quieter time"
         )
 
 
 class SourceChanged(Exception):
-    """An object is gone that the round needs. A newer one took its place, or it is lost."""
+    """An object that the round needs is gone. A newer one took its place, or it is lost."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
@@ -106,7 +106,7 @@ class CopySource:
     async def _table(
         self, topic: Topic, segments: dict[str, int], others: list[str]
     ) -> Mapping[str, Buffer]:
-        """Add what one table consists of; its hint, which was read before the table."""
+        """Add the objects of one table, and its hint, which was read before the table."""
         key = hint_key(topic.topic_id)
         try:
             hint = {key: (await self._store.get(key)).data}
@@ -159,7 +159,7 @@ class CopySource:
             ]
 
     async def loose(self) -> list[str]:
-        """The merged and staged objects that are there."""
+        """The listed merged and staged objects."""
         return [
             meta.key
             for folder in (MERGED_FOLDER, STAGED_FOLDER)

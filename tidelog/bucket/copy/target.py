@@ -4,12 +4,13 @@
 2. The objects of all logs and tables.
 3. The snapshot of the metadata log: from here on the copy opens. Then entry 0.
 
-A complete copy is brought up to date in place if no broker has opened it. A put-if-absent of the
-next metadata entry decides that: a registration takes this number, or meets the copier's object and
-fails. Then the snapshot goes, and steps 2 and 3 follow. The entry goes last. The copy does not open
-meanwhile: an operator who needs one that opens at all times keeps two.
+The copier updates a complete copy in place, unless a broker has opened it. A put-if-absent of the
+next metadata entry decides that: either a registration has this number, or a registration meets the
+copier's object and fails. Then the copier deletes the snapshot, and steps 2 and 3 follow. It
+deletes the entry last. The copy does not open meanwhile. An operator who always needs a copy that
+opens keeps two.
 
-If the copier dies, the next run goes on: each object is put whole, and those that are there stay.
+If the copier dies, the next run continues: each object is put whole, and existing ones stay.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ class CopyTarget:
 
     @property
     def keys(self) -> AbstractSet[str]:
-        """The objects that are there, by `look` and by the puts since."""
+        """The keys of the copy's objects, as of `look` and the puts since."""
         return self._keys
 
     async def look(self) -> CopyRecord | None:
-        """List the bucket; the record of the copy in it, None if the bucket is empty.
+        """List the bucket, and return the record of the copy in it; None if the bucket is empty.
 
         Raises Refused if it holds anything else.
         """
@@ -101,7 +102,7 @@ class CopyTarget:
         try:
             await self._store.put(following, block, IfAbsent())
         except PreconditionFailed:
-            # It may be the block of a run that died.
+            # The entry may be the block of an earlier run that died.
             try:
                 decode_copy_record(following, (await self._store.get(following)).data)
             except (CorruptObject, ObjectNotFound):
@@ -114,7 +115,7 @@ class CopyTarget:
         await self._delete(_snapshot_key(sequence))
 
     async def put(self, key: str, data: Buffer) -> None:
-        """Store an object, and compare what the store then has."""
+        """Store an object, read it back and compare."""
         await self._store.put(key, data)
         stored = (await self._store.get(key)).data
         if len(stored) != len(data) or crc32c(stored) != crc32c(data):

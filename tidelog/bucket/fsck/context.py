@@ -1,4 +1,4 @@
-"""What all checks of a bucket share: the access to it, limits, and repetition.
+"""The parts that all checks of a bucket share: access, limits and repetition.
 
 A bucket changes during a check: records are rolled, tenures forgotten, objects deleted. So fsck
 does not believe a fault at first sight. It repeats a check that finds one, from its listing on;

@@ -231,7 +231,7 @@ async def _judge(context: CheckContext, state: ClusterState, listed: _Listed) ->
         handover_objects=frozenset[str]().union(*handovers),
         snapshots={place: offset for place, (offset, _) in snapshots.items()},
         is_settled=lambda found, _: names.is_settled(found),
-        # Brokers judge these by what they saw of the groups since, and by a configured age; one
+        # Brokers judge these by the groups' offsets since then and by a configured age; one
         # that stays longer is no fault.
         staged_over=lambda _: False,
         metadata_aged=lambda key: metadata_ms - listed[key][1].modified_ms > context.grace_ms,

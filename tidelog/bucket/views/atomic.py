@@ -1,18 +1,19 @@
 """An atomic snapshot over topics (rule G4): no transaction is seen in part.
 
-The snapshot is not cut at the last stable offset: it has decided records above an open transaction.
-It is no cut in time either. Of two transactions that different coordinators decided while it was
-taken, it may have the later one without the earlier one. `decisions` has the reasons.
+The snapshot does not end at the last stable offset: it has decided records above an open
+transaction. It is no cut in time either. Two coordinators may decide two transactions while the
+reader takes the snapshot: it may have the later one without the earlier one. `decisions` gives the
+reasons.
 
 The reader takes these steps, one after the other:
 
 1. the tables' versions;
-2. which snapshots of the coordinators' states are the newest, and how far each WAL is durable;
+2. the names of the newest snapshots of the coordinators' states, and the durable end of each WAL;
 3. the coordinators' logs to their durable ends (t0), and those snapshots;
-4. the tails; then, from the WAL objects' indexes, which transactions are in them.
+4. the tails; then the transactions in them, from the indexes of the WAL objects.
 
-A partition that must be read again begins with step 1. So does a tail that was copied into a merged
-object since step 2: the copy does not tell when its batches became durable.
+If a partition must be read again, the reader begins with step 1. It does the same if a tail was
+copied into a merged object since step 2: the copy does not tell when its batches became durable.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ INDEXES_AT_ONCE_MAX = 16
 async def atomic_view(bucket: Bucket, *topics: str) -> AtomicView:
     """All partitions of some topics, such that no transaction is seen in part (rule G4).
 
-    Raises CorruptObject, also for a coordinator's state that cannot be read, and what
-    `Bucket.view` raises."""
+    Raises CorruptObject, also for a coordinator's unreadable state, and the errors of
+    `Bucket.view`.
+    """
     wanted = await bucket.partitions_of(topics)
     return await bucket.read_consistently(
         lambda: read_atomically(bucket.access, bucket.tails, wanted)
@@ -86,14 +88,16 @@ def _coordinators_in(state: ClusterState) -> list[TopicPartition]:
 
 @dataclass(frozen=True, slots=True)
 class _DurableObjects:
-    """What had been durable at some moment."""
+    """The durable objects of WALs at one moment."""
 
     ends: Mapping[Incarnation, Slot]
     merged: frozenset[str]
 
     def holds(self, key: str) -> bool | None:
-        """Whether an object's batches were durable by then; None where it cannot be told: they were
-        copied together since, from objects that were there or not."""
+        """Whether an object's batches were durable by then.
+
+        None for a merged object that was written since: its sources may or may not have been there.
+        """
         position = wal_position(key)
         if position is not None:
             return position.slot < self.ends.get(position.incarnation, 0)
@@ -101,19 +105,19 @@ class _DurableObjects:
 
 
 def _tail_keys(view: BucketView) -> frozenset[str]:
-    """Of objects that may hold markers: staged ones hold none."""
+    """The keys of objects that may hold markers. Staged objects hold none."""
     found = (_own_keys(each) for each in view.partitions.values())
     return frozenset[str]().union(*found)
 
 
 def _own_keys(partition: PartitionView) -> list[str]:
-    """The objects in a tail that are a WAL's own, each once."""
+    """The tail's objects that a WAL's owner wrote, each once."""
     adopted = {extent.key for extent in partition.tail.adopted()}
     return [key for key in dict.fromkeys(partition.tail.keys) if key not in adopted]
 
 
 async def _durable_objects(access: BucketAccess) -> _DurableObjects:
-    """How far each WAL is durable by now, and which merged objects there are."""
+    """The present durable ends of all WALs, and the present merged objects."""
     merged = frozenset([meta.key async for meta in access.store.list(MERGED_FOLDER)])
     state = access.cluster.state
 
@@ -158,7 +162,7 @@ async def _transactions_in(
 
 
 class _Seen:
-    """What one partition's tail shows of transactions. Pure."""
+    """The transactions in one partition's tail. Pure."""
 
     def __init__(self, view: PartitionView, early: _DurableObjects) -> None:
         self._early = early
@@ -173,7 +177,7 @@ class _Seen:
         self._early_markers: set[TransactionName] = set()
 
     def add(self, key: str, indexed: IndexedBatches) -> None:
-        """Take up one object's index."""
+        """Add the batches of one object's index."""
         bases = indexed.base_offsets
         inside = (bases >= self._start) & (bases < self._end) & indexed.is_transactional
         self._data |= _names(indexed, inside & ~indexed.is_marker)
@@ -181,7 +185,7 @@ class _Seen:
             self._early_markers |= _names(indexed, inside & indexed.is_marker)
 
     def transactions(self) -> list[TailTransaction]:
-        """All that have data here."""
+        """The transactions with data in this tail."""
         return [
             TailTransaction(name, name in self._open, name in self._early_markers)
             for name in self._data

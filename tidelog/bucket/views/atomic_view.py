@@ -1,6 +1,6 @@
-"""What an atomic snapshot over topics shows: some views, and which transactions are not in them.
+"""The content of an atomic snapshot over topics: views, and the transactions that they leave out.
 
-`atomic` takes the snapshot, with the coordinators' code. Spark's tasks get the result, and need not
+`atomic` takes the snapshot, with the coordinators' code. Spark's tasks get the result and need not
 load that code.
 """
 
@@ -19,17 +19,17 @@ from tidelog.records.parse.varints import Booleans, Integers
 
 @dataclass(frozen=True, slots=True)
 class AtomicView:
-    """Some topics, such that each transaction is in with all of its rows or with none.
+    """Views of some topics that show each transaction with all of its rows or with none.
 
-    A partition's rows are those of its segments, and those of its tail that `keep` keeps.
+    A partition's rows are all rows of its segments, and the rows of its tail that `keep` selects.
     """
 
     view: BucketView
     excluded: frozenset[TransactionName]
-    """The transactions in the tails that are not in, besides those that a marker there aborts."""
+    """Transactions in the tails whose rows are left out. A tail's own markers exclude others."""
 
     def keep(self, batches: TailBatches, ordinals: Integers) -> Booleans:
-        """Which of some batches of a tail are in; for `TailReader.rows`."""
+        """True for each batch of a tail that the snapshot shows; for `TailReader.rows`."""
         kept = np.ones(len(ordinals), np.bool_)
         if not self.excluded:
             return kept

@@ -1,18 +1,24 @@
 """A bucket read without a broker (rules G1 to G4). Nothing is ever written.
 
-A view of some partitions is read in this order: the tables' versions; the metadata log; the
-partitions' bases and their WALs to their durable ends; the metadata log once more. Then:
+The reader of a view of some partitions reads in this order:
 
-- A base that knows of a later end of the table than we read is too new for that table version: what
-  lies between would be missing. The partition is read again (G1).
-- A partition whose tenures have changed meanwhile is read again: a WAL that we took for live may
-  have been retired, and slots of it deleted.
-- An object that is missing was deleted because something newer took its place, or is lost. The
-  partition is read again; the same object is missing again: it is lost (F4).
+1. the versions of the tables;
+2. the metadata log;
+3. the partitions' bases, and their WALs to their durable ends;
+4. the metadata log once more.
 
-An atomic view (`atomic`) begins over from the tables for each of these. A reader that dies has
-changed nothing. One that takes longer than `log.delete.grace.ms` may miss objects that it was told
-of (MissingObject), and takes a new view.
+In three cases the reader reads a partition again:
+
+- The base knows a later end of the table than the reader has read. Records between the two ends
+  would be missing (G1).
+- The partition's tenures have changed meanwhile. A WAL that the reader took for live may have been
+  retired, and slots of it deleted.
+- An object is missing. Something newer took its place, or it is lost. If the same object is missing
+  a second time, it is lost (F4).
+
+In each of these cases the reader of an atomic view (`atomic`) begins again with the tables. A
+reader that dies has changed nothing. A view that takes longer than `log.delete.grace.ms` may name
+objects that are deleted by now (MissingObject): the reader takes a new view.
 """
 
 from __future__ import annotations
@@ -56,7 +62,7 @@ class Bucket:
     def __init__(self, access: BucketAccess) -> None:
         self._access = access
         self.tails = TailReader(access.store, access.offload)
-        """Reads what views list of tails."""
+        """Reads the tails of views."""
 
     @classmethod
     async def open(
@@ -67,8 +73,11 @@ class Bucket:
         offload: Offload,
         settings: ClusterSettings | None = None,
     ) -> Bucket:
-        """The bucket, its metadata log read. InvalidConfiguration where there is no cluster;
-        UnsupportedFormat, CorruptObject, StoreError."""
+        """A bucket whose metadata log was read.
+
+        Raises InvalidConfiguration if there is no cluster; UnsupportedFormat, CorruptObject,
+        StoreError.
+        """
         bucket = cls.unread(store, clock, entropy, offload, settings)
         await bucket.refresh()
         return bucket
@@ -84,11 +93,11 @@ class Bucket:
         *,
         remembers: bool = False,
     ) -> Bucket:
-        """The bucket, of which nothing is known before `refresh`.
+        """A bucket that was not read yet: call `refresh` first.
 
-        `remembers`: keeps tables and WALs between views, so that the next one costs what has been
-        added; for who takes views again and again. It takes memory for all that it has seen of the
-        topics that it is asked for, and does not notice that something it has read is lost since.
+        `remembers`: the bucket keeps tables and WALs between views, so that a further view reads
+        only additions. It is for readers that take many views. All tables and WALs that it has read
+        stay in memory. It does not notice that an object which it has read is lost since.
         """
         settings = settings or ClusterSettings()
         access = BucketAccess(
@@ -105,16 +114,16 @@ class Bucket:
 
     @property
     def access(self) -> BucketAccess:
-        """The store, and what else a reader of it needs."""
+        """The store, the clock and the other parts that a reader uses."""
         return self._access
 
     @property
     def state(self) -> ClusterState:
-        """Topics, tenures, incarnations, producer ids and settings, as of the last look."""
+        """Topics, tenures, incarnations, producer ids and settings, as of the last `refresh`."""
         return self._access.cluster.state
 
     async def refresh(self) -> ClusterState:
-        """Look at the metadata log again."""
+        """Read the new entries of the metadata log."""
         return await self._access.cluster.refresh()
 
     def topic(self, name: str) -> Topic:
@@ -140,8 +149,11 @@ class Bucket:
         return await self.view_partitions(await self.partitions_of(topics))
 
     async def view_partitions(self, partitions: Iterable[TopicPartition]) -> BucketView:
-        """Some partitions; those that are deleted meanwhile are left out. Raises StoreError, also
-        where the bucket changes faster than it can be read, and UnsupportedFormat."""
+        """A view of some partitions, without those that are deleted meanwhile.
+
+        Raises StoreError, also if the bucket changes faster than it can be read, and
+        UnsupportedFormat.
+        """
         reading = Reading(self._access)
         waiting = set(partitions)
 
@@ -163,8 +175,10 @@ class Bucket:
         committed: bool = True,
         keep: Keep | None = None,
     ) -> AsyncIterator[pa.RecordBatch]:
-        """A partition's rows at offsets [start, upper), those of segments and of the tail
-        (`partition_rows`). For an atomic view give its `keep`."""
+        """A partition's rows at offsets [start, upper), from segments and tail (`partition_rows`).
+
+        For an atomic view pass its `keep`.
+        """
         return partition_rows(
             self._access,
             self.tails,
@@ -178,8 +192,11 @@ class Bucket:
         )
 
     async def read_consistently(self, read: Callable[[], Awaitable[T | None]]) -> T:
-        """What `read` finds. None: the bucket has changed, so it is asked again; the same object
-        missing twice is lost (F4). Raises StoreNotApplied where it changes too fast."""
+        """The result of `read`, called again as long as it returns None: the bucket has changed.
+
+        Raises MissingObject if the same object is missing twice: it is lost (F4). Raises
+        StoreNotApplied if the bucket changes too fast.
+        """
         looks = Looks(self._access.store.url, VIEW_ATTEMPTS_MAX)
         while True:
             try:

@@ -1,19 +1,19 @@
 """Asks the store whether a bucket has changed, by one request at a time.
 
-A reader that polls a bucket would otherwise pay for a whole view to learn that nothing is new. If
-the answer is yes, the reader takes a view after the question. So a view shows all that came before
-the question, and the next question finds the rest.
+Without it, a polling reader would pay for a whole view to learn that nothing is new. If the answer
+is yes, the reader takes a view after the question. So the view shows all changes before the
+question, and the next question finds the later ones.
 
-Every change that a reader of topics can see has a slot in some WAL; seals and opening images of new
+Every change that a reader of topics can see has a slot in some WAL. Seals and opening images of new
 owners are slots too. So a question lists the WALs of all brokers in one request. The listing begins
-behind the known end of the first WAL, where living brokers without slots count too. If the answer
-fills a page, the next question continues behind the known end of the WAL at which the page ended.
+behind the known end of the first WAL; the WAL of a live broker without slots counts too. If the
+answer fills a page, the next question continues behind the known end of the page's last WAL.
 
-Every 20th question is about the metadata log instead: it names new incarnations and deleted topics.
-After a change of it, the listing begins again with the first WAL. A reader of tables alone asks for
-the next commit of one topic's table at each question.
+Every 20th question reads the metadata log instead, which names new incarnations and deleted topics.
+After a change of that log, the listing begins again with the first WAL. A reader of tables alone
+asks for the next commit of one topic's table at each question.
 
-A slot is deleted when it has been needless for `log.delete.grace.ms`. So slots may come and go
+The collector deletes a slot that was needless for `log.delete.grace.ms`. So slots may come and go
 between two questions that are far apart: then the answer is yes.
 """
 
@@ -33,9 +33,9 @@ from tidelog.wal.format.object_format import wal_key, wal_position, wal_prefix
 PAGE_KEYS: Final = 1000
 """The keys that a store lists in one request."""
 METADATA_TURN: Final = 20
-"""Every question with a multiple of this number is about the metadata log."""
+"""Every question whose number is a multiple of this one reads the metadata log."""
 APART_MS_MAX: Final = 60_000
-"""Questions further apart answer yes. The wall clock measures it: it counts a machine's sleep."""
+"""A later question answers yes. The wall clock measures, since it counts a machine's sleep."""
 
 
 class Changes:
@@ -52,11 +52,11 @@ class Changes:
         self._asked_ms = access.clock.time_ms()
 
     async def found(self, tables: Sequence[TableState]) -> bool:
-        """Whether something may have changed since the last question; at the first one every WAL
-        is new.
+        """Whether the bucket may have changed since the last question.
 
-        `tables`: of the topics that are read, as of the last look. Raises StoreError,
-        CorruptObject."""
+        At the first question every WAL is new. `tables`: the reader's topics' tables, as of its
+        last view. Raises StoreError and CorruptObject.
+        """
         now_ms = self._access.clock.time_ms()
         is_late = abs(now_ms - self._asked_ms) > min(
             APART_MS_MAX, self._access.settings.delete_grace_ms // 2
@@ -90,7 +90,7 @@ class Changes:
     async def _wals_have_grown(self) -> bool:
         state = self._access.cluster.state
         if state.sequence != self._sequence:
-            # The new incarnations' WALs may come before all that are known.
+            # The WALs of new incarnations may sort before all known ones.
             self._sequence, self._after = state.sequence, ""
         newest, number, last = dict(self._newest), 0, self._after
         listing = self._access.store.list(WAL_FOLDER, self._after)

@@ -1,23 +1,31 @@
-"""Which transactions belong to an atomic snapshot over topics (rule G4). Pure.
+"""Decides which transactions belong to an atomic snapshot over topics (rule G4). Pure.
 
-The snapshot is read in this order: table versions; the coordinators' states, each as of its moment
-t0; then the tails. A transaction belongs to it if its coordinator had decided commit at t0. All of
-its rows were durable before that decision, so all are in the tables or in the tails. A row that a
-table holds was decided before the table was read, so it belongs to the snapshot anyway. Of a row in
-a tail this module tells, by (producer id, ordinal), what the coordinators knew:
+The reader reads table versions first, then the coordinators' states, each as of its moment t0, then
+the tails. A transaction belongs to the snapshot if its coordinator had decided commit at t0. All of
+its rows were durable before that decision, so all are in the tables or in the tails. A row in a
+table was decided before the reader read the table, so it belongs to the snapshot in any case. For a
+row in a tail the transaction's producer id and ordinal decide:
 
-- An ordinal below the producer id's current one was decided, and its markers were durable, before
-  the next transaction began: the tail's own markers tell (`BY_MARKER`).
-- The current one: the coordinator's state tells. Where that is neither Ongoing nor a decision whose
-  markers are being written, all markers were durable, and the tail's own tell; as they do where a
-  producer aborted without having begun anything, which leaves the ordinal as it was (KIP-890).
-- A higher one began after t0.
-- An id that no coordinator knows began after t0, or was forgotten before it: an id is given up for
-  a new one when its epochs are used up, and expires. It is forgotten only when its last
-  transaction is complete. What the log still says of it counts; if the snapshot of the
-  coordinator's state that was read is younger, the markers had been durable before that snapshot
-  was written. So where a marker lies below the durable ends of the WALs as they were found after
-  the snapshots were chosen and before t0, the transaction is decided, and else it began after t0.
+| Ordinal | Decided by |
+|---|---|
+| below the producer id's current one | the tail's markers (`BY_MARKER`) |
+| the current one | the coordinator's state, or the tail's markers (below) |
+| above the current one | not in: the transaction began after t0 |
+| of a producer id that no coordinator knows | the place of its marker (below) |
+
+An earlier transaction was decided, and its markers were durable, before the next one began.
+
+The current transaction: the coordinator's state decides if it is Ongoing, or a decision whose
+markers are still being written. In all other states all markers were durable, so the tail's markers
+decide. They also decide if a producer aborted without a transaction: that leaves the ordinal as it
+was (KIP-890).
+
+An unknown producer id began after t0, or the coordinator forgot it before t0. The coordinator
+forgets an id that expires, or whose epochs are used up, once its last transaction is complete. The
+log may still name the id, and counts then. Otherwise the snapshot of the coordinator's state is
+younger, and the markers were durable before that snapshot was written. The reader learns the WALs'
+durable ends after it chose the snapshots and before t0. If a marker lies below these ends, the
+transaction is decided. Otherwise it began after t0.
 """
 
 from __future__ import annotations
@@ -37,7 +45,7 @@ from tidelog.identifiers import TransactionName
 
 
 class TransactionOutcome(Enum):
-    """What a coordinator knew of a transaction at t0."""
+    """A transaction's outcome as a coordinator knew it at t0."""
 
     COMMITTED = "committed"
     NOT_COMMITTED = "aborted, undecided, or not begun"
@@ -46,7 +54,7 @@ class TransactionOutcome(Enum):
 
 
 class TailTransaction(NamedTuple):
-    """What one partition's tail shows of a transaction that has data there."""
+    """A transaction with data in one partition's tail."""
 
     name: TransactionName
     is_open: bool
@@ -56,18 +64,18 @@ class TailTransaction(NamedTuple):
 
 
 _Known: TypeAlias = Transaction | None
-"""The transaction that is a producer id's current one; None: all of the id's are complete."""
+"""A producer id's current transaction; None: all transactions of the id are complete."""
 
 
 class Decisions:
-    """What one coordinator knew at t0: fed with its snapshot's records, then its log's."""
+    """One coordinator's knowledge at t0. Apply its snapshot's records, then those of its log."""
 
     def __init__(self) -> None:
         self._by_producer: dict[int, _Known] = {}
         self._by_id: dict[str, Transaction] = {}
 
     def apply(self, record: TransactionRecord) -> None:
-        """Take up a record."""
+        """Apply a record."""
         before = self._by_id.get(record.transactional_id)
         match record:
             case TransactionStored(transactional_id, transaction):
@@ -109,10 +117,10 @@ def _outcome_of_current(transaction: Transaction) -> TransactionOutcome:
 def excluded_transactions(
     coordinators: Iterable[Decisions], tails: Iterable[TailTransaction]
 ) -> frozenset[TransactionName]:
-    """The transactions in the tails that are no part of the snapshot, besides those whose marker
-    in the tail aborts them.
+    """The transactions in the tails that the snapshot leaves out.
 
-    A name is judged once for all partitions, so that a transaction is in everywhere or nowhere.
+    Transactions that a marker in the tail aborts are not among them. Each transaction is judged
+    once for all partitions, so it is in everywhere or nowhere.
     """
     known = list(coordinators)
     found: dict[TransactionName, tuple[bool, bool]] = {}

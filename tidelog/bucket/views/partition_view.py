@@ -1,7 +1,7 @@
-"""A partition as the bucket alone shows it: its part of the table, and the tail behind that. Pure.
+"""A partition as the bucket shows it: its part of the table, and the tail behind that. Pure.
 
-The tail is replayed by the broker's own partition log (rule G3), so high watermark, last stable
-offset and aborted transactions are what the broker that recovers it would say.
+The broker's own partition log replays the tail (rule G3). So high watermark, last stable offset and
+aborted transactions are those of a broker that recovers the partition.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tidelog.wal.log.partition_log import PartitionLog
 class TableEnd(NamedTuple):
     """One partition's part of a table as of a version.
 
-    For an internal topic, whose records are rolled into snapshots of a coordinator's state: no
-    segments, and `next_offset` is that of the newest snapshot.
+    Records of an internal topic go into snapshots of a coordinator's state. So it has no segments,
+    and `next_offset` is that of the newest snapshot.
     """
 
     version: int
     table: PartitionTable
     key: str
-    """Of what says so, for errors."""
+    """The object that names this end, for errors."""
     following: Callable[[int], str]
-    """The key of what would make the table reach to an offset, for errors."""
+    """The key of the object by which the table would reach to an offset, for errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class PartitionView:
     partition: TopicPartition
     is_internal: bool
     table_version: int
-    """NO_VERSION where the table has no commit yet."""
+    """NO_VERSION if the table has no commit yet."""
     segments: Sequence[TableSegment]
-    """By offset. Rows below the log start are not to be shown."""
+    """By offset. Readers must not see rows below the log start."""
     image: PartitionImage
     """As of the WAL's end; its extents are the tail, from the table's end on."""
     last_stable_offset: int
@@ -52,14 +52,16 @@ class PartitionView:
 
     @property
     def log_start(self) -> int:
-        """The first offset that may be read. Records of internal topics that a snapshot has taken
-        the place of may not."""
+        """The first offset that may be read.
+
+        In an internal topic it lies above all records that a snapshot has replaced.
+        """
         image = self.image
         return max(image.log_start, image.table_next) if self.is_internal else image.log_start
 
     @property
     def table_next(self) -> int:
-        """The first offset that is not in the table, but in the tail."""
+        """The first offset of the tail, behind the table."""
         return self.image.table_next
 
     @property
@@ -69,17 +71,17 @@ class PartitionView:
 
     @property
     def tail(self) -> Extents:
-        """Where the batches from the table's end (or the log start) to the high watermark lie."""
+        """The places of the batches from the table's end or the log start to the high watermark."""
         return self.image.extents
 
     @property
     def aborted(self) -> list[AbortedRange]:
-        """The aborted transactions in the tail, as `decode_rows` takes them."""
+        """The aborted transactions in the tail, in the form of `decode_rows`."""
         return [AbortedRange(*each[:3]) for each in self.image.aborted]
 
     @property
     def open_transactions(self) -> dict[int, int]:
-        """Producer id to first offset."""
+        """The first offset of each open transaction, by producer id."""
         return {
             producer.producer_id: producer.transaction_first_offset
             for producer in self.image.producers

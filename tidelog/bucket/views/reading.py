@@ -1,5 +1,7 @@
-"""One reading of some partitions: table versions, metadata, bases, WALs, and what must be read
-again. `bucket` says in which order and why."""
+"""Reads some partitions once: table versions, metadata, bases and WALs.
+
+`bucket` explains the order, and when a partition is read again.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,12 @@ Table: TypeAlias = TableState | CorruptObject
 
 
 class NoSuchTopic(Refused):
-    """A topic or partition that the cluster has not got."""
+    """The cluster has no such topic or partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketAccess:
-    """What a reading needs of the world."""
+    """The store, the clock and the other parts that a reading uses."""
 
     store: ObjectStore
     clock: Clock
@@ -54,10 +56,10 @@ class BucketAccess:
     cluster: ClusterReader
     wals: WalReader
     remembered: RememberedTables | None = None
-    """Of who looks again and again."""
+    """The tables kept for readers that take many views; None: each view reads them anew."""
 
     def origin(self, topic: Topic, partition: int) -> SnapshotOrigin:
-        """Whose state the snapshots of an internal topic's partition are."""
+        """The origin of the snapshots of an internal topic's partition."""
         cluster_id = self.cluster.state.cluster_id
         return SnapshotOrigin(cluster_id, topic.name, topic.topic_id, partition)
 
@@ -85,23 +87,25 @@ class BucketView:
     """Some partitions of a cluster, each as of one moment; the moments differ."""
 
     state: ClusterState
-    """What the metadata log said when the last of them was read."""
+    """The metadata log's state when the last of them was read."""
     tables: dict[TopicId, TableState] = field(default_factory=dict)
-    """Of the topics that are not internal, as of the last that was read of each; a partition's
-    view says from which version it is."""
+    """The newest read version of each topic's table, without internal topics.
+
+    A partition's view names its own version.
+    """
     partitions: dict[TopicPartition, PartitionView] = field(default_factory=dict)
     failures: dict[TopicPartition, CorruptObject] = field(default_factory=dict)
-    """Partitions that cannot be proved right, and the object that is to blame."""
+    """Partitions that cannot be proved right, each with the damaged object."""
     ends: dict[Incarnation, Slot] = field(default_factory=dict)
-    """Up to where each WAL was read."""
+    """The end to which each WAL was read."""
 
     def name_of(self, partition: TopicPartition) -> str:
-        """As people know it; by its topic's id where that was deleted meanwhile."""
+        """The partition's name, with the topic's id if the topic was deleted meanwhile."""
         topic = self.state.topics.get(partition.topic_id)
         return str(partition) if topic is None else f"{topic.name}-{partition.partition}"
 
     def partition(self, partition: TopicPartition) -> PartitionView:
-        """One partition. Raises CorruptObject; NoSuchTopic where it was deleted meanwhile."""
+        """One partition. Raises CorruptObject; NoSuchTopic if it was deleted meanwhile."""
         failure = self.failures.get(partition)
         if failure is not None:
             raise failure
@@ -118,14 +122,14 @@ class BucketView:
 
 @dataclass(frozen=True, slots=True)
 class TableEnds:
-    """Where the tables of some partitions end; read before their tails."""
+    """The ends of some partitions' tables, read before their tails."""
 
     tables: Mapping[TopicId, Table]
     snapshots: Mapping[TopicPartition, TableEnd]
     """The newest state snapshot of each internal partition, which has no table."""
 
     def of(self, partition: TopicPartition) -> TableEnd | CorruptObject | None:
-        """One partition's; None where the topic was created only after the tables were read."""
+        """One partition's end; None if its topic was created after the tables were read."""
         table = self.tables.get(partition.topic_id)
         if isinstance(table, TableState):
             key = commit_key(table.topic_id, table.version)
@@ -143,7 +147,7 @@ class Reading:
         self._found = BucketView(access.cluster.state)
         self._looks: defaultdict[TopicPartition, Looks] = defaultdict(Looks)
         self._rolled: dict[TopicPartition, int] = {}
-        """Up to where the tables reached at least, as bases have said."""
+        """The least ends of the partitions' tables, by the bases read so far."""
 
     @property
     def view(self) -> BucketView:
@@ -151,7 +155,7 @@ class Reading:
         return self._found
 
     async def read_ends(self, partitions: Iterable[TopicPartition]) -> TableEnds:
-        """Where the tables of these partitions end now."""
+        """The present ends of these partitions' tables."""
         access = self._access
         state = access.cluster.state
         wanted = [each for each in partitions if each.topic_id in state.topics]
@@ -229,7 +233,7 @@ class Reading:
     async def _durable_ends(
         self, tenures: Mapping[TopicPartition, Iterable[Tenure]]
     ) -> dict[Incarnation, Slot]:
-        """How far the leases say that the WALs are durable which have not ended (C10)."""
+        """The durable ends of growing WALs, by their owners' leases (C10)."""
         access = self._access
         brokers = access.cluster.state.brokers
         named = {tenure.incarnation for each in tenures.values() for tenure in each}
@@ -243,7 +247,7 @@ class Reading:
         end: TableEnd | CorruptObject | None,
         recovered: Recovered,
     ) -> bool:
-        """Whether the partition is done with."""
+        """Note the partition's view or failure; False if the partition must be read again."""
         failure = end if isinstance(end, CorruptObject) else recovered.failures.get(partition)
         if isinstance(failure, MissingObject) and not self._looks[partition].is_lost(failure):
             return False
@@ -256,7 +260,7 @@ class Reading:
         rolled, following = self._rolled.get(partition, 0), end.table.next_offset
         try:
             if following < rolled:
-                # It was read after the base that says so, and a table does not go back.
+                # This end was read after the base that names a later one, and no table shrinks.
                 place = f"{topic.name}-{partition.partition}"
                 why = f"it is missing: offsets {following} to {rolled - 1} of {place} are lost"
                 raise MissingObject(end.following(rolled), why)

@@ -1,4 +1,4 @@
-"""Tables that are kept between one look at a bucket and the next."""
+"""Keeps tables from one view of a bucket to the next."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from tidelog.storage.table.table_log import TableLog
 from tidelog.storage.table.table_state import TableState
 
 TABLES_MAX: Final = 1000
-"""Those that were not asked for the longest are read anew."""
+"""Beyond this number the least recently used tables are dropped, and read anew on demand."""
 
 
 class RememberedTables:
-    """Each table as of the last look; the next look reads only later commits."""
+    """Each table as of the last view; the next view reads only later commits."""
 
     def __init__(self) -> None:
         self._held: dict[TopicId, tuple[TableLog, TableState]] = {}
 
     async def table(self, topic: Topic, read: Callable[[Topic], Awaitable[TableLog]]) -> TableState:
-        """A topic's table as it is now; it does not change afterwards. `read` reads one that is not
-        known. Raises what that raises; then nothing is kept of it."""
+        """A topic's present table, which does not change afterwards.
+
+        `read` reads an unknown one. Its errors are raised here; the table is then not kept.
+        """
         held = self._held.pop(topic.topic_id, None)
         if held is None:
             log = await read(topic)

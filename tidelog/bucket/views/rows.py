@@ -1,9 +1,8 @@
 """A partition's rows in offset order: those of its segments, then those of its tail.
 
-A missing object raises MissingObject. Compaction, retention or a roll has replaced it since the
-view was taken, or it is lost. The reader takes a new view and continues behind its last row (rule
-F4). Committed rows read the same in any later view, except those that retention and compaction have
-removed.
+A missing object raises MissingObject: compaction, retention or a roll has replaced it since the
+view, or it is lost. The reader takes a new view and continues behind its last row (rule F4). A
+later view shows the same committed rows, except those that retention and compaction have removed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tidelog.storage.segment.segment_reader import SegmentReader
 from tidelog.storage.superseded import required
 
 SEGMENT_READ_BYTES = 8 * 1024 * 1024
-"""Of one range of a segment; a single row group may be larger."""
+"""The bytes of one range of a segment; a single row group may be larger."""
 OFFSET = "offset"
 
 
@@ -35,9 +34,7 @@ class Times(NamedTuple):
     until_ms: int | None = None
 
     def may_be_in(self, segment: Segment) -> bool:
-        """True unless all of the segment's records have other times. Records without a time have
-        another one.
-        """
+        """Whether a record of the segment may have such a time; one without a time has not."""
         if self == ALL_TIMES:
             return True
         first, last = segment.timestamp_min, segment.timestamp_max
@@ -63,9 +60,10 @@ async def partition_rows(
     committed: bool = True,
     keep: Keep | None = None,
 ) -> AsyncIterator[pa.RecordBatch]:
-    """The rows at offsets [start, upper), some MiB at a time. `committed` and `keep` concern
-    the tail (`TailReader.rows`); all rows of segments are committed. `times`: segments and row
-    groups without such rows are left out; the others come whole.
+    """The rows at offsets [start, upper), some MiB at a time.
+
+    `committed` and `keep` select rows of the tail (`TailReader.rows`). All rows of segments are
+    committed. `times` leaves out segments and row groups without such rows; the others come whole.
 
     Raises MissingObject and other CorruptObjects, UnsupportedFormat, StoreError.
     """

@@ -13,14 +13,14 @@ from tidelog.records.row_columns import MICROSECONDS_PER_MILLISECOND
 
 OFFSETS_END: Final = 2**63 - 1
 OffsetRange: TypeAlias = tuple[int | None, int | None]
-"""From the first offset to below the second; None is the log's end on that side."""
+"""The offsets from the first to below the second; None is the log's end on that side."""
 Offsets: TypeAlias = OffsetRange | Mapping[int, OffsetRange]
-"""In all partitions, or by partition."""
+"""One range for all partitions, or ranges by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """Use `selected`."""
+    """A selection of rows. Use `selected` to make one."""
 
     partitions: frozenset[int] | None
     by_partition: Mapping[int, OffsetRange]
@@ -28,7 +28,7 @@ class RowSelection:
     times: Times
 
     def takes(self, number: int) -> bool:
-        """True if the partition is selected."""
+        """Whether the partition is selected."""
         if self.partitions is not None:
             return number in self.partitions
         return not self.by_partition or number in self.by_partition
@@ -39,7 +39,7 @@ class RowSelection:
         return start or 0, OFFSETS_END if end is None else end
 
     def check_partitions(self, topic: str, count: int) -> None:
-        """InvalidConfiguration for a partition that the topic does not have."""
+        """Raise InvalidConfiguration if the selection names a partition that does not exist."""
         for number in sorted({*(self.partitions or ()), *self.by_partition}):
             if not 0 <= number < count:
                 raise InvalidConfiguration(
@@ -53,7 +53,10 @@ def selected(
     since: datetime | int | None = None,
     until: datetime | int | None = None,
 ) -> RowSelection:
-    """A checked selection. Times are datetimes or milliseconds since 1970. InvalidConfiguration."""
+    """A checked selection. Times are datetimes or milliseconds since 1970.
+
+    Raises InvalidConfiguration.
+    """
     by_partition, for_all = (
         (offsets, (None, None)) if isinstance(offsets, Mapping) else ({}, offsets)
     )
@@ -77,5 +80,5 @@ def _milliseconds(name: str, time: datetime | int | None) -> int | None:
         )
     since_epoch = time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     microseconds = (since_epoch.days * 86_400 + since_epoch.seconds) * 1_000_000
-    # Timestamps are whole milliseconds: the first one at the time or later.
+    # Timestamps are whole milliseconds: round up to the first one at or after the time.
     return -(-(microseconds + since_epoch.microseconds) // MICROSECONDS_PER_MILLISECOND)

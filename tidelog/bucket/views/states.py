@@ -42,14 +42,14 @@ RecordT = TypeVar("RecordT")
 
 
 class _Machine(Protocol):
-    """The part of a coordinator that is its state."""
+    """A coordinator, of which only the state is used."""
 
     def apply(self, record: Any) -> None: ...
     def capture(self) -> Iterator[Any]: ...
 
 
 class StateKind(NamedTuple):
-    """One kind of coordinator: where its state lies, and how it is restored."""
+    """One kind of coordinator: the place of its state, and the parts that restore it."""
 
     topic: str
     table: StateTable[Any]
@@ -69,20 +69,26 @@ GROUPS: Final = StateKind(
 
 
 async def transactions(bucket: Bucket) -> pa.Table:
-    """The states of all transactional ids, as in `docs/formats/state.md`. Raises CorruptObject and
-    what `Bucket.view` raises."""
+    """The states of all transactional ids, as in `docs/formats/state.md`.
+
+    Raises CorruptObject and the errors of `Bucket.view`.
+    """
     return await _all_states(bucket, TRANSACTIONS)
 
 
 async def groups(bucket: Bucket) -> pa.Table:
-    """Groups, their members and committed offsets, as in `docs/formats/state.md`. Raises
-    CorruptObject and what `Bucket.view` raises."""
+    """Groups, their members and committed offsets, as in `docs/formats/state.md`.
+
+    Raises CorruptObject and the errors of `Bucket.view`.
+    """
     return await _all_states(bucket, GROUPS)
 
 
 async def group_offsets(bucket: Bucket, group_ids: Iterable[str]) -> pa.Table:
-    """The offsets that some groups, and others beside them, have committed: rows as `groups` has
-    them. Only the coordinators of these groups are looked at. Raises as `groups` does."""
+    """The committed offsets of some groups, as rows of `groups`; also those of other groups.
+
+    Only the coordinators of these groups are read. Raises the errors of `groups`.
+    """
     wanted = list(group_ids)
 
     async def read() -> pa.Table:
@@ -115,9 +121,11 @@ async def restore(
     kind: StateKind,
     apply: Callable[[Any], None],
 ) -> None:
-    """Have the records applied that make the state as of the view's high watermark: those of its
-    snapshot, then those of the log. Raises MissingObject where the bucket has changed since or an
-    object is lost, other CorruptObjects, UnsupportedFormat, StoreError."""
+    """Apply the records of a state as of the view's high watermark: snapshot first, then log.
+
+    Raises MissingObject if the bucket has changed since or an object is lost, other CorruptObjects,
+    UnsupportedFormat, StoreError.
+    """
     topic = access.cluster.state.topics[view.partition.topic_id]
     begin = view.table_next
     if begin > 0:
@@ -138,7 +146,7 @@ async def restore(
 async def read_states(
     access: BucketAccess, tails: TailReader, view: BucketView, kind: StateKind
 ) -> pa.Table:
-    """The states of all coordinators of a kind, as one table. Raises what `restore` raises."""
+    """The states of all coordinators of a kind, as one table. Raises the errors of `restore`."""
     topic = view.state.topic_named(kind.topic)
     if topic is None:
         return pa.Table.from_batches([], kind.table.schema)

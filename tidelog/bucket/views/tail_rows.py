@@ -1,7 +1,7 @@
 """The batches of a partition's tail as table rows. Pure.
 
-Batches that are proved (`wal/read/verify`) are decoded by the code that makes segments of them: a
-row reads the same before it is rolled and after.
+Verified batches (`wal/read/verify`) go through the code that makes segments of them. So a row is
+the same before a roll and after it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tidelog.wal.read.verify import VerifiedBatches
 
 
 class TailBatches(NamedTuple):
-    """The batches of one extent: where each begins in its bytes, and its header."""
+    """The batches of one extent: their positions in its bytes, and their headers."""
 
     positions: Integers
     headers: BatchHeaders
 
     @classmethod
     def of(cls, verified: VerifiedBatches) -> TailBatches:
-        """The headers of batches that are proved."""
+        """The headers of verified batches."""
         positions = np.array(verified.positions, np.int64)
         return cls(positions, headers_of(verified.data, positions))
 
@@ -54,10 +54,10 @@ def rows_of(
     ordinals: Integers | None,
     kept: Booleans | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The extent's rows at offsets [start, upper), some MiB at a time, without markers and without
-    those in `aborted`. With `kept`, only the rows of these batches.
+    """The extent's rows at offsets [start, upper), some MiB at a time.
 
-    CorruptObject; rows already given are right.
+    Markers and the rows of `aborted` transactions are left out. `kept` selects batches. Raises
+    CorruptObject; the rows before that are right.
     """
     wanted = (batches.last_offsets >= start) & (batches.base_offsets < upper)
     if kept is not None:

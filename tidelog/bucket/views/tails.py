@@ -1,7 +1,7 @@
 """Reads partitions' tails from WAL objects: few ranges, in parallel, in offset order.
 
-A missing object raises MissingObject. It may have been deleted because the table has all of its
-records by now. So the reader takes a new view and looks again (rule F4).
+A missing object raises MissingObject. The table may have all of its records by now. So the reader
+takes a new view and looks again (rule F4).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from tidelog.workers.offload import Offload
 
 READS_AT_ONCE_MAX = 16
 WINDOW_BYTES = 16 * 1024 * 1024
-"""Batches in memory at a time, for each reader of a partition; one extent may be larger."""
+"""The bytes of batches in memory for each reader of a partition; one extent may be larger."""
 INDEX_CACHE_BYTES = 64 * 1024 * 1024
 
 Keep: TypeAlias = Callable[[TailBatches, Integers], Booleans]
-"""Which of an extent's batches are to be shown, by headers and ordinals."""
+"""True for each batch of an extent that the reader shows, by headers and ordinals."""
 
 
 class TailReader:
-    """Reads tails. One may serve many partitions at once; the limits are shared."""
+    """Reads tails. One reader may serve many partitions at once, which share its limits."""
 
     def __init__(self, store: ObjectStore, offload: Offload) -> None:
         self._store = store
@@ -52,10 +52,10 @@ class TailReader:
         self._index_bytes = 0
 
     async def batches(self, extents: Iterable[Extent]) -> AsyncIterator[VerifiedBatches]:
-        """The extents' batches, in their order; those of one object that lie together are read
-        together.
+        """The extents' batches, in their order. Neighbours in one object take one read.
 
-        Raises MissingObject and other CorruptObjects, and StoreError."""
+        Raises MissingObject and other CorruptObjects, and StoreError.
+        """
         for window in windows(extents, WINDOW_BYTES):
             for extent, data in await self._read(window):
                 yield await self._offload.run(verify, extent, data)
@@ -72,9 +72,9 @@ class TailReader:
     ) -> AsyncIterator[pa.RecordBatch]:
         """The tail's rows at offsets [start, upper), by offset, some MiB at a time.
 
-        Committed ones up to the last stable offset, unless `upper` says less; with
-        `committed=False` all up to the high watermark, aborted ones too. `keep` chooses in place of
-        both. The column `transaction` costs one more read an object. Raises as `batches` does.
+        With `committed`, committed rows up to the last stable offset; otherwise all rows up to the
+        high watermark, also aborted ones. `keep` replaces this choice. The column `transaction`
+        costs one more read for each object. Raises the errors of `batches`.
         """
         end = view.last_stable_offset if committed and keep is None else view.high_watermark
         end = end if upper is None else min(end, upper)
@@ -99,7 +99,7 @@ class TailReader:
         return extent_ordinals(extent, batches.positions, batches.headers["attributes"], known)
 
     async def indexed(self, key: str, partition: TopicPartition) -> IndexedBatches:
-        """What the index of a WAL object says of a partition. Raises as `batches` does."""
+        """A partition's batches in the index of a WAL object. Raises the errors of `batches`."""
         return await self._offload.run(index_batches, await self._index(key), partition)
 
     async def _index(self, key: str) -> SlotIndex:
@@ -137,7 +137,7 @@ class TailReader:
 
 
 def _cut(extent: Extent, held: Sequence[tuple[PlannedRead, Buffer]]) -> memoryview:
-    """An extent's bytes, fewer where its object ends too early."""
+    """An extent's bytes; fewer if its object ends too early."""
     begin, end = extent.position, extent.position + extent.length
     for (key, start, following), data in held:
         if key == extent.key and start <= begin and end <= following:

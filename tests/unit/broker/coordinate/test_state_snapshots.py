@@ -319,7 +319,7 @@ def test_a_log_that_does_not_reach_back_to_the_snapshot_is_corrupt() -> None:
             assert await committed_offset(broker) == -ErrorCode.COORDINATOR_NOT_AVAILABLE
             (fault,) = broker.broker.health.faults()
             assert fault.endswith(
-                f"what is stored of {GROUP_TOPIC}-0 begins at offset 20, and no snapshot of its"
+                f"the stored log of {GROUP_TOPIC}-0 begins at offset 20, and no snapshot of its"
                 f" state reaches further than 10; not served: {GROUP_TOPIC}-0"
             )
 

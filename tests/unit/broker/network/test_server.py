@@ -88,7 +88,7 @@ class _Recorder:
         self.data += b"".join(buffers)
 
 
-def test_a_handler_that_fails_is_logged_and_answered_and_nobody_else_notices(
+def test_a_handlers_failure_is_logged_and_answered_and_affects_no_other_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def broken(_b: Broker, _r: object, _c: object) -> Response:
@@ -353,7 +353,7 @@ def test_a_newer_client_learns_which_versions_of_api_versions_there_are() -> Non
 def test_an_address_that_is_taken_is_an_error() -> None:
     async def story() -> None:
         async with serving({}) as broker:
-            with pytest.raises(Refused, match="Address already in use; stop what listens"):
+            with pytest.raises(Refused, match="Address already in use; stop the process"):
                 await ReservedAddress.of(SocketNetwork(), replace(LOOPBACK, address=broker.address))
 
     run(story())
