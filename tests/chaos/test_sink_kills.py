@@ -119,7 +119,7 @@ class Killer:
         self.world.feed.rest(self.chance.uniform(0, 0.5))
 
 
-def test_each_input_is_in_both_topics_once_whoever_is_killed(tmp_path: Path) -> None:
+def test_each_input_is_in_both_topics_once_whichever_process_is_killed(tmp_path: Path) -> None:
     with world_in(tmp_path, COLLECTING) as world:
         killer = Killer(world, random.Random("kills under Spark"), Counter())
         world.abort_some()

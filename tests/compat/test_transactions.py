@@ -259,7 +259,7 @@ def work_through_kills(
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_each_input_has_its_outputs_once_whoever_is_killed(
+def test_each_input_has_its_outputs_once_whichever_process_is_killed(
     tmp_path: Path, library: str, request: pytest.FixtureRequest
 ) -> None:
     lib = request.getfixturevalue(JARS[library]) if library in JARS else None
@@ -292,7 +292,7 @@ def test_each_input_has_its_outputs_once_whoever_is_killed(
                 assert has_own_epochs(view.batches) == (library == "java")
 
 
-def test_a_streams_job_counts_each_input_once_whoever_is_killed(
+def test_a_streams_job_counts_each_input_once_whichever_process_is_killed(
     tmp_path: Path, kafka_lib: Path
 ) -> None:
     """exactly_once_v2: one topic in, two out, and a store with its changelog."""

@@ -90,7 +90,7 @@ def test_a_few_rounds_make_the_shares_fair_and_then_nothing_moves(state: Cluster
 
 
 @given(uneven(), st.integers(0, 100))
-def test_nobody_gives_within_the_tolerance_and_all_give_what_is_theirs(
+def test_no_broker_gives_within_the_tolerance_and_each_gives_only_its_own(
     state: ClusterState, tolerance: int
 ) -> None:
     for giver in epochs(state):

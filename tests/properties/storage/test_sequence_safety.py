@@ -69,7 +69,7 @@ async def write(log: Sequence, name: int, crash_after: float | None, told: Outco
     retries=st.booleans(),
     crash_after=st.sampled_from([None, None, 0.5]),
 )
-def test_nobody_is_told_what_is_not_so(
+def test_every_answer_is_true(
     seed: int, rates: FaultRates, retries: bool, crash_after: float | None
 ) -> None:
     async def main(loop: SimulatedLoop) -> None:

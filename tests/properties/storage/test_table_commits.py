@@ -141,7 +141,7 @@ async def commit(world: World, log: TableLog, change: PartitionChange) -> None:
 
 
 @given(seed=st.integers(0, 2**32), rates=faults, retries=st.booleans())
-def test_every_row_is_in_the_table_once_and_nobody_is_told_what_is_not_so(
+def test_every_row_is_in_the_table_once_and_every_answer_is_true(
     seed: int, rates: FaultRates, retries: bool
 ) -> None:
     async def main(loop: SimulatedLoop) -> None:

@@ -98,11 +98,11 @@ def test_without_time_there_are_no_pauses() -> None:
     assert rate_of(1e12, -1, 1.0) == inf
 
 
-def test_it_is_never_slower_than_nobody_would_feel() -> None:
+def test_it_is_never_slower_than_a_client_would_notice() -> None:
     assert rate_for([Roll(backlog(1), RollReason.SIZE)], 1e9) == BYTES_A_SECOND_MIN
 
 
-def test_who_waits_and_what_is_overdue_has_it_at_once() -> None:
+def test_awaited_and_overdue_work_gets_the_core_at_once() -> None:
     due = Roll(backlog(1, HOUR_MS), RollReason.AGE)
     assert rate_for([due], 30) < inf
     assert rate_for([due, Roll(backlog(1), RollReason.REQUEST)], 30) == inf

@@ -129,7 +129,7 @@ def test_a_commit_from_a_generation_that_is_over() -> None:
     assert story.names() == {"stale-commit"}
 
 
-def test_an_offset_that_nobody_committed() -> None:
+def test_an_offset_without_a_commit() -> None:
     story = Story()
     story.commit("one", 1, 3)
     story.find("one", 1, 4)
@@ -162,7 +162,7 @@ def test_a_late_commit_of_an_earlier_generation_is_no_excuse() -> None:
     assert story.names() == {"offset-back"}
 
 
-def test_what_was_committed_and_nobody_read() -> None:
+def test_a_commit_of_records_that_no_consumer_read() -> None:
     story = Story()
     for offset, value in enumerate("xyz"):
         story.send(value, offset)
@@ -206,7 +206,7 @@ def test_what_a_member_is_given_while_another_still_has_it() -> None:
     assert story.names() == {"given-twice"}
 
 
-def test_a_commit_of_who_was_put_out_of_a_consumer_group() -> None:
+def test_a_commit_of_a_removed_member_of_a_consumer_group() -> None:
     story = Story()
     story.heartbeat("one", 1, A)
     story.heartbeat("two", 2, A)
@@ -214,7 +214,7 @@ def test_a_commit_of_who_was_put_out_of_a_consumer_group() -> None:
     assert story.names() == {"given-twice"}
 
 
-def test_who_comes_back_begins_anew() -> None:
+def test_a_returning_member_begins_anew() -> None:
     story = Story()
     story.heartbeat("one", 7, A)
     story.heartbeat("two", 8, A)

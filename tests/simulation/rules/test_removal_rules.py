@@ -216,7 +216,7 @@ def test_compaction_does_not_take_the_latest_record_of_a_key() -> None:
     assert story.names() >= {"poll-skip", "unseen"}
 
 
-def test_compaction_takes_nothing_for_a_record_that_nobody_has_sent_yet() -> None:
+def test_compaction_removes_nothing_for_an_unsent_record() -> None:
     story = Story()
     story.send((LATEST, 0, "a#k1"))
     story.poll(LATEST, 0, 1)

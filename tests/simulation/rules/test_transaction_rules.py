@@ -181,7 +181,7 @@ def test_an_input_that_two_transactions_consumed(story: Story) -> None:
     assert story.anomalies() == ["consumed-twice"]
 
 
-def test_an_input_that_nobody_consumed(story: Story) -> None:
+def test_an_input_that_no_consumer_read(story: Story) -> None:
     story.consumed(0, 5)
     story.consumed(6, 8)
     assert story.anomalies() == ["never-consumed"]

@@ -148,7 +148,7 @@ def test_threads_are_refused() -> None:
         loop.run(main())
 
 
-def test_an_error_that_nobody_retrieves_is_collected() -> None:
+def test_an_unretrieved_error_is_collected() -> None:
     async def fail() -> None:
         raise ValueError("unnoticed")
 

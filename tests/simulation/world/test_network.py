@@ -248,7 +248,7 @@ def test_a_connection_reset_reaches_both_ends() -> None:
     simulate(story)
 
 
-def test_a_severed_connection_is_silent_until_somebody_writes() -> None:
+def test_a_severed_connection_is_silent_until_a_write() -> None:
     async def story(world: World) -> None:
         peer = await world.connect()
         await asyncio.sleep(0.1)

@@ -111,7 +111,7 @@ def test_a_process_can_be_asked_to_end() -> None:
     assert seen == ["cleaned up"]
 
 
-def test_a_coroutine_that_nobody_awaited_is_buried_without_a_warning() -> None:
+def test_a_never_awaited_coroutine_is_closed_without_a_warning() -> None:
     kept: list[object] = []
 
     async def main() -> None:

@@ -280,7 +280,7 @@ def test_there_is_no_coordinator(version: int) -> None:
     play(story)
 
 
-def test_a_silent_broker_holds_up_nobody_who_asks_another() -> None:
+def test_a_silent_broker_holds_up_no_request_to_another() -> None:
     async def story(world: World) -> None:
         cluster = await ScriptedCluster.start(world)
         addresses = [broker.address for broker in cluster.brokers.values()]

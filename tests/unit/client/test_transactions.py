@@ -119,7 +119,7 @@ def test_in_the_second_version_batches_enlist_and_each_transaction_has_its_epoch
     tell(story, V2)
 
 
-def test_offsets_say_who_has_read_up_to_them_or_nothing() -> None:
+def test_offsets_carry_their_group_member_or_none() -> None:
     async def story(brokers: Brokers, producer: TransactionalProducer) -> None:
         producer.begin()
         offsets = {Place("in", 1): 17, Place("in", 0): 3}

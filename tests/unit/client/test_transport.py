@@ -165,7 +165,7 @@ def test_a_cancelled_request_does_not_disturb_the_next() -> None:
     play(story)
 
 
-def test_nobody_listens() -> None:
+def test_a_refused_connection() -> None:
     async def story(world: World) -> None:
         with pytest.raises(RequestFailed, match="connecting to nowhere:9092") as caught:
             await BrokerConnection.open(

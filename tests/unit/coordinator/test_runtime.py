@@ -103,7 +103,7 @@ def test_a_coordinator_that_is_stopped_while_it_loads_holds_nothing() -> None:
     tell(story, log)
 
 
-def test_whoever_waits_is_sent_away_at_the_end() -> None:
+def test_waiting_requests_are_refused_at_the_end() -> None:
     async def story(runtime: Runtime, log: Log) -> None:
         waiting = [runtime.submit("wait"), runtime.submit("+3")]
         runtime.stop()
@@ -128,7 +128,7 @@ def test_a_broker_whose_lease_is_not_fresh_says_nothing_of_its_state() -> None:
     tell(story, fresh=lambda: False)
 
 
-def test_a_request_whose_sender_has_gone_disturbs_nobody() -> None:
+def test_a_request_whose_sender_has_gone_disturbs_no_other() -> None:
     async def story(runtime: Runtime, log: Log) -> None:
         gone, stays = runtime.submit("wait"), runtime.submit("wait")
         gone.cancel()

@@ -11,7 +11,7 @@ import pytest
 from tidelog.localstack.made_once import made_once
 
 
-def test_whoever_comes_meanwhile_waits_and_finds_it_done(tmp_path: Path) -> None:
+def test_a_second_caller_waits_and_finds_the_work_done(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "thing"
     begun, go_on = threading.Event(), threading.Event()
 

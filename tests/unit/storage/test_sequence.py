@@ -144,7 +144,7 @@ def test_an_append_that_goes_wrong_is_ours_once_it_is_there(faults: list[StoreFa
 @pytest.mark.parametrize(
     "fault", [StoreFault.REFUSED, StoreFault.REQUEST_LOST, StoreFault.ANSWER_LOST]
 )
-def test_an_append_that_goes_wrong_is_lost_to_who_was_there_before(fault: StoreFault) -> None:
+def test_a_failed_append_is_lost_to_the_entry_that_was_there_before(fault: StoreFault) -> None:
     async def story(world: World) -> None:
         await world.they_append()
         world.store.plan("put", fault, fault)

@@ -37,7 +37,7 @@ def turn_nanoseconds() -> int:
     platform.machine() not in ("x86_64", "aarch64"),
     reason="the number of Linux's call is not known for it",
 )
-def test_work_that_may_wait_gives_its_core_to_who_wakes_up() -> None:
+def test_background_work_gives_its_core_to_waking_threads() -> None:
     """Who takes shorter turns goes first."""
     if not turn_nanoseconds():
         pytest.skip("this Linux has one length of turns for all")

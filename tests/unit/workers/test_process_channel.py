@@ -83,9 +83,7 @@ def test_what_was_received_stays_as_it_was(sides: tuple[Channel, Channel]) -> No
 
 
 @pytest.mark.parametrize("count", [1, 5, 300])
-def test_whoever_sends_may_do_something_else_in_between(
-    sides: tuple[Channel, Channel], count: int
-) -> None:
+def test_a_sender_may_do_other_work_in_between(sides: tuple[Channel, Channel], count: int) -> None:
     """However large or small its parts are."""
     one, other = sides
     parts = [memoryview(bytes(8 * STEP_BYTES // count + 1)) for _ in range(count)]
@@ -118,7 +116,7 @@ def test_what_was_received_can_be_kept_without_a_copy(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at how Linux has mapped it")
-def test_what_was_given_away_is_there_for_as_long_as_somebody_looks_at_it(
+def test_given_memory_stays_as_long_as_a_view_of_it(
     sides: tuple[Channel, Channel],
 ) -> None:
     one, other = sides
@@ -197,7 +195,7 @@ def test_a_receiver_without_descriptors_to_spare_is_told(sides: tuple[Channel, C
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others have no seals")
-def test_whoever_gave_it_away_cannot_change_it_any_more(sides: tuple[Channel, Channel]) -> None:
+def test_the_giver_of_memory_cannot_change_it_any_more(sides: tuple[Channel, Channel]) -> None:
     one, other = sides
     files: list[FileIO] = []
 

@@ -198,9 +198,7 @@ def test_it_is_started_before_there_is_work(run: Run, offload: ProcessOffload) -
     run(until(lambda: bool(children())))
 
 
-def test_whoever_does_not_wait_any_more_leaves_nothing_behind(
-    run: Run, offload: ProcessOffload
-) -> None:
+def test_a_cancelled_caller_leaves_nothing_behind(run: Run, offload: ProcessOffload) -> None:
     """Each socket is a descriptor there."""
 
     async def descriptors() -> int:
@@ -283,7 +281,7 @@ def test_closing_does_not_wait_for_ever_for_a_process_that_is_stopped(
     run(story())
 
 
-def test_an_answer_that_nobody_reads_is_not_taken_for_another(
+def test_an_unread_answer_is_not_taken_for_another(
     run: Run, offload: ProcessOffload, pipe: Path
 ) -> None:
     """As where everything that runs is cancelled."""

@@ -393,7 +393,7 @@ class HeldChecks(InlineOffload):
         return await super().run(function, *args, **kwargs)
 
 
-def test_what_nobody_waits_for_any_more_does_not_spoil_the_end() -> None:
+def test_a_timed_out_produce_does_not_disturb_the_shutdown() -> None:
     async def story() -> None:
         world = new_world()
         world.offload = held = HeldChecks()

@@ -208,7 +208,7 @@ class _DeathAt:
         (CrashPoint.SEGMENTS_REPLACED, [3, 4, 5]),
     ],
 )
-def test_whoever_comes_after_a_death_between_log_start_and_commit_finishes(
+def test_the_successor_of_a_death_between_log_start_and_commit_finishes(
     point: CrashPoint, there: list[int]
 ) -> None:
     async def story() -> None:

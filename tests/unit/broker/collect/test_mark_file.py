@@ -95,7 +95,7 @@ def test_short_lives_together_observe_the_grace() -> None:
     tell(story)
 
 
-def test_time_that_nobody_observed_does_not_count() -> None:
+def test_unobserved_time_does_not_count() -> None:
     async def story(world: World) -> None:
         marks = await world.process()
         marks.slots.update(SLOTS, world.clock.monotonic())

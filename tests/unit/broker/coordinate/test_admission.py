@@ -141,7 +141,7 @@ def test_other_refusals_are_told_at_once(version: int) -> None:
     assert coordinator.waited == []
 
 
-def test_what_nobody_has_added_must_be_aborted() -> None:
+def test_a_partition_without_an_addition_must_be_aborted() -> None:
     missing = frozenset({EnlistedPartition("t", 3)})
     coordinator = Coordinator([VerifyReply(ErrorCode.NONE, 7, missing)])
     assert admission(coordinator, FIRST).error is ErrorCode.TRANSACTION_ABORTABLE

@@ -106,7 +106,7 @@ def test_a_cheap_expression_does_not_wait_for_an_expensive_one(
     run(story)
 
 
-def test_what_is_no_expression_or_too_large_is_told_to_all_who_ask() -> None:
+def test_an_invalid_or_too_large_expression_is_refused_to_all_callers() -> None:
     async def story(matching: PatternMatching, worker: Worker) -> None:
         for pattern in ("a(", ".*[ab].{500}"):
             asked = [matching.topics_named(frozenset({pattern}), Topics("a")) for _ in range(2)]
@@ -117,7 +117,7 @@ def test_what_is_no_expression_or_too_large_is_told_to_all_who_ask() -> None:
     run(story)
 
 
-def test_who_has_gone_is_passed_over() -> None:
+def test_an_expression_without_a_client_is_skipped() -> None:
     async def story(matching: PatternMatching, worker: Worker) -> None:
         gone = asyncio.create_task(matching.matching("a", ["a"]))
         await asyncio.sleep(0)

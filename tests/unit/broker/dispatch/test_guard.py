@@ -251,7 +251,7 @@ def test_partitions_are_added_to_a_transaction_all_or_none() -> None:
     run(main)
 
 
-def test_a_deleted_topic_is_named_to_those_who_may_see_it() -> None:
+def test_a_deleted_topic_is_named_to_clients_that_may_see_it() -> None:
     async def main() -> None:
         async with guarded_broker() as broker:
             mine, other = await two_topics(broker)
@@ -280,7 +280,7 @@ def test_a_deleted_topic_is_named_to_those_who_may_see_it() -> None:
     run(main)
 
 
-def test_the_settings_of_a_created_topic_are_shown_to_those_who_may_read_them() -> None:
+def test_a_created_topics_settings_are_shown_to_clients_that_may_read_them() -> None:
     async def main() -> None:
         async with guarded_broker() as broker:
             broker.allow(rule("CREATE", CLUSTER_NAME, of="CLUSTER"), rule("ALTER_CONFIGS", MINE))
@@ -346,7 +346,7 @@ def test_metadata_by_id_does_not_tell_the_name() -> None:
     run(main)
 
 
-def test_a_topic_is_created_automatically_for_those_who_may_create_it() -> None:
+def test_a_topic_is_created_automatically_for_clients_that_may_create_it() -> None:
     async def main() -> None:
         async with guarded_broker() as broker:
 

@@ -148,7 +148,7 @@ def test_the_first_part_that_fails_ends_the_others() -> None:
     run(story)
 
 
-def test_who_has_gone_is_served_no_further() -> None:
+def test_a_request_without_a_client_is_served_no_further() -> None:
     async def story(requests: LongRequests) -> None:
         begun = 0
 

@@ -49,7 +49,7 @@ def test_each_runs_out_at_its_own_time() -> None:
     assert run(story) == [("first", 2.0), ("second", 3.0), ("slow", 5.0)]
 
 
-def test_who_is_in_time_is_not_called_and_the_others_are() -> None:
+def test_cancelled_deadlines_are_not_called_and_the_others_are() -> None:
     async def story(waits: Waits) -> None:
         one, _, three = (waits.add(name, 2.0) for name in ("one", "two", "three"))
         one.cancel()

@@ -78,7 +78,7 @@ def test_work_rests_for_as_long_as_it_ran() -> None:
     run(story)
 
 
-def test_who_has_gone_keeps_nobody_waiting() -> None:
+def test_a_cancelled_turn_holds_up_no_other() -> None:
     async def story(turns: SliceTurns) -> None:
         gone = [asyncio.ensure_future(turns.next()) for _ in range(3)]
         left = asyncio.ensure_future(turns.next())

@@ -128,7 +128,7 @@ def test_the_last_stable_offset_is_that_of_the_first_open_transaction() -> None:
 
 
 @both_versions
-def test_who_was_fenced_can_neither_send_nor_commit_nor_move_offsets(version: int) -> None:
+def test_a_fenced_producer_can_neither_send_nor_commit_nor_move_offsets(version: int) -> None:
     async def story() -> None:
         async with serving(world()) as broker:
             await broker.create_topic(partitions=2)
@@ -157,7 +157,7 @@ def test_who_was_fenced_can_neither_send_nor_commit_nor_move_offsets(version: in
     run(story)
 
 
-def test_a_batch_of_a_partition_that_nobody_added_is_refused() -> None:
+def test_a_batch_of_a_partition_without_an_addition_is_refused() -> None:
     async def story() -> None:
         async with serving(world()) as broker:
             await broker.create_topic(partitions=2)
@@ -272,7 +272,7 @@ def test_an_addition_is_told_when_nothing_that_it_rests_on_can_be_lost(is_group:
     run(story)
 
 
-def test_what_follows_of_additions_that_nobody_has_is_refused() -> None:
+def test_requests_behind_a_missing_addition_are_refused() -> None:
     """Nothing of the transaction exists, and its producer is made anew."""
 
     async def story() -> None:

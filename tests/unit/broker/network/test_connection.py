@@ -42,7 +42,7 @@ def test_answers_leave_in_the_order_of_the_requests() -> None:
     assert not connection.unfinished
 
 
-def test_a_request_without_an_answer_holds_up_nobody() -> None:
+def test_a_request_without_an_answer_holds_up_no_other() -> None:
     """acks=0."""
     connection = new_connection()
     feed(connection, frame(ProduceRequest(acks=0), 9), metadata_frame())
@@ -51,7 +51,7 @@ def test_a_request_without_an_answer_holds_up_nobody() -> None:
     assert connection.answer(produce, None) == [b"metadata"]
 
 
-def test_a_handler_sees_who_asked() -> None:
+def test_a_handler_sees_the_client() -> None:
     connection = new_connection()
     feed(connection, metadata_frame(77))
     opened = taken_by(connection).opened

@@ -163,7 +163,7 @@ def test_what_is_no_request_or_too_long_is_no_more_than_that() -> None:
         assert get(server, "/healthz")[0] == 200
 
 
-def test_the_metrics_are_made_once_for_all_who_wait_and_never_older_than_the_question() -> None:
+def test_waiting_scrapes_share_metrics_that_are_not_older_than_their_requests() -> None:
     made = 0
     going_on, release = threading.Event(), threading.Event()
 

@@ -102,7 +102,7 @@ def damaged(chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_garbage_disturbs_nobody(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_garbage_disturbs_no_other_client(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     chance = random.Random(seed)
     handlers = {**dict.fromkeys(HANDLERS, faulty), ApiKey.DESCRIBE_CLUSTER: describe}
     caplog.set_level("CRITICAL")

@@ -71,7 +71,7 @@ def test_the_tenth_start_reads_no_more_than_the_first(dies: str) -> None:
     run(story)
 
 
-def test_who_dies_before_it_has_written_anything_costs_the_next_ones_nothing(
+def test_an_owner_that_wrote_nothing_costs_its_successors_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = ReadWals()

@@ -175,7 +175,7 @@ def test_a_partition_is_given_away_and_comes_back() -> None:
     run(story)
 
 
-def test_a_move_is_finished_when_the_one_who_asked_for_it_gives_up() -> None:
+def test_a_move_is_finished_when_its_caller_gives_up() -> None:
     here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
 
     async def story() -> None:

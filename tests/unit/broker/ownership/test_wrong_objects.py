@@ -160,7 +160,7 @@ def test_a_hand_over_object_of_a_newer_release_ends_the_broker_that_cannot_read_
     run(story)
 
 
-def test_clocks_that_are_hours_apart_fence_nobody_and_lose_nothing() -> None:
+def test_clocks_that_are_hours_apart_fence_no_broker_and_lose_nothing() -> None:
     here = world()
     here.clocks = {1: WrongClock(-7), 2: WrongClock(9)}
 

@@ -220,7 +220,7 @@ def test_an_incarnation_that_has_ended_answers_nothing_any_more() -> None:
     story_of(story)
 
 
-def test_what_nobody_waits_for_any_more_is_not_sent() -> None:
+def test_a_cancelled_request_is_not_sent() -> None:
     async def story(requests: PeerRequests[int, int], network: Network) -> None:
         gone = requests.ask(ONE, 1)
         requests.ask(ONE, 2)

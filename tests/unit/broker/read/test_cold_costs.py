@@ -51,7 +51,7 @@ def test_readers_of_the_same_records_share_one_read_and_one_encoding() -> None:
     run(story())
 
 
-def test_a_read_that_nobody_waits_for_any_more_is_given_up_and_begun_again() -> None:
+def test_a_read_without_waiters_is_cancelled_and_begun_again() -> None:
     async def story() -> None:
         cold, slow = await slow_log(100, 100)
         slow.open.clear()

@@ -79,7 +79,7 @@ def test_a_latecomer_gets_what_was_read_for_others() -> None:
     run(story())
 
 
-def test_who_wants_what_is_on_its_way_waits_for_it() -> None:
+def test_a_reader_waits_for_a_read_that_is_under_way() -> None:
     async def story() -> None:
         log = await written(1, [10 * KIB])
         log.store.open.clear()
@@ -110,7 +110,7 @@ def test_a_reader_that_leaves_does_not_take_away_what_others_wait_for() -> None:
     run(story())
 
 
-def test_a_read_that_nobody_waits_for_any_more_is_given_up() -> None:
+def test_a_read_without_waiters_is_cancelled() -> None:
     async def story() -> None:
         log = await written(1, [10 * KIB])
         log.store.open.clear()
@@ -170,7 +170,7 @@ def test_readers_that_jump_have_nothing_read_ahead() -> None:
     run(story())
 
 
-def test_what_nobody_asks_for_fills_half_of_the_read_cache_at_most() -> None:
+def test_read_ahead_fills_half_of_the_read_cache_at_most() -> None:
     async def story() -> None:
         log = await written(60, [64 * KIB] * 10, read_cache_bytes=4 * MIB)
         seen = []
@@ -244,7 +244,7 @@ def test_an_object_that_is_missing_is_named_and_others_are_served() -> None:
     run(story())
 
 
-def test_a_store_that_is_away_is_told_to_all_who_wait_and_asked_again() -> None:
+def test_an_unreachable_store_fails_all_waiting_reads_and_is_asked_again() -> None:
     async def story() -> None:
         log = await written(1, [20 * KIB] * 2)
         log.store.is_broken = True

@@ -85,7 +85,7 @@ async def paused(here: World, *, politely: bool = True) -> AsyncIterator[tuple[O
         yield one, topic_id
 
 
-def test_what_is_due_is_rolled_with_pauses_and_at_once_when_somebody_waits() -> None:
+def test_due_partitions_roll_with_pauses_and_awaited_ones_at_once() -> None:
     here = world(**ENDLESS)
 
     async def story() -> None:
@@ -107,7 +107,7 @@ def test_what_is_due_is_rolled_with_pauses_and_at_once_when_somebody_waits() -> 
     run(story)
 
 
-def test_who_waits_does_not_wait_behind_the_pauses_of_others() -> None:
+def test_an_awaited_roll_does_not_wait_behind_the_pauses_of_others() -> None:
     here = world(**ENDLESS)
 
     async def story() -> None:
@@ -203,7 +203,7 @@ def test_what_is_overdue_once_more_waits_for_the_segment_in_hand_alone(
     run(story)
 
 
-def test_of_a_topic_only_what_somebody_waits_for_is_in_a_hurry() -> None:
+def test_only_awaited_partitions_of_a_topic_are_urgent() -> None:
     here = world(**(ENDLESS | {"roll_bytes": 1 << 40}))
 
     async def story() -> None:
@@ -222,7 +222,7 @@ def test_of_a_topic_only_what_somebody_waits_for_is_in_a_hurry() -> None:
 
 
 @pytest.mark.parametrize("records", [1, 5])
-def test_behind_what_somebody_waited_for_there_are_pauses_again(
+def test_behind_an_awaited_roll_there_are_pauses_again(
     monkeypatch: pytest.MonkeyPatch, records: int
 ) -> None:
     """Also where that was more than a segment. Both come into the same round."""

@@ -229,7 +229,7 @@ def test_a_roll_that_failed_holds_nothing_of_its_segment_while_it_waits(
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_who_waits_for_a_roll_is_told_when_the_broker_ends(dies: bool) -> None:
+def test_callers_that_wait_for_a_roll_are_told_when_the_broker_ends(dies: bool) -> None:
     """No roll comes any more, neither for who waits by then nor for who comes later."""
     store = GatedStore(MemoryStore(SystemClock()))
     store.open()

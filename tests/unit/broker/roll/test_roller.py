@@ -90,7 +90,7 @@ class RestlessStore(MemoryStore):
 
 
 @pytest.mark.parametrize("is_asked_for", [True, False])
-def test_nobody_waits_for_ever_because_others_ask_again_and_again(is_asked_for: bool) -> None:
+def test_no_roll_starves_behind_repeated_requests(is_asked_for: bool) -> None:
     """While a busy topic is rolled, somebody asks for its next roll each time. What is less urgent
     comes all the same, if somebody has asked for it or if it is due."""
     store = RestlessStore()
@@ -188,7 +188,7 @@ def test_what_has_waited_for_long_is_committed_before_more_is_built(
     run(story)
 
 
-def test_who_has_given_up_waiting_is_forgotten() -> None:
+def test_a_cancelled_waiter_is_forgotten() -> None:
     store = ShakyStore()
     here = world(store)
 

@@ -110,7 +110,7 @@ def test_a_table_is_read_once_however_many_want_it() -> None:
     tell(story)
 
 
-def test_whoever_gives_up_waiting_does_not_end_the_opening_for_others() -> None:
+def test_a_cancelled_waiter_does_not_end_the_opening_for_others() -> None:
     async def story(world: World) -> None:
         tables = world.tables()
         world.faulty.plan("get", StoreFault.SLOW)
@@ -288,7 +288,7 @@ def test_a_checkpoint_that_fails_is_written_after_the_next_commit() -> None:
     tell(story)
 
 
-def test_no_segment_is_committed_that_was_put_too_long_ago_or_by_nobody_here() -> None:
+def test_no_segment_is_committed_that_is_too_old_or_was_not_put_here() -> None:
     """A collector may have taken it for superfluous."""
 
     async def story(world: World) -> None:

@@ -191,7 +191,7 @@ def test_a_question_that_fails_takes_no_news_away() -> None:
     run(story)
 
 
-def test_who_was_away_looks_for_slots_that_have_come_and_gone() -> None:
+def test_a_late_question_answers_that_slots_may_have_come_and_gone() -> None:
     here = world()
     clock = ShiftedClock()
     bucket = remembering(WatchedStore(here.store), clock)

@@ -83,7 +83,7 @@ def test_a_producer_with_an_open_transaction_goes_on_from_its_own_epoch() -> Non
     assert world.init(producer) == IdentityReply(NONE, producer.producer_id, ProducerEpoch(1))
 
 
-def test_a_successor_aborts_what_is_open_and_then_has_an_epoch_that_nobody_saw() -> None:
+def test_a_successor_aborts_the_open_transaction_and_takes_an_unused_epoch() -> None:
     world = TransactionWorld()
     old = world.begin()
     world.add(old, P, Q)
@@ -230,7 +230,7 @@ def test_the_last_epoch_ends_in_a_new_producer_id() -> None:
     assert world.end(producer, commit=True, version=TV2).error is MAPPING
 
 
-def test_an_epoch_that_nobody_has_is_no_repetition() -> None:
+def test_an_unknown_epoch_is_no_repetition() -> None:
     world = TransactionWorld()
     world.put(with_epoch(LAST_EPOCH))
     producer = identity(PID, LAST_EPOCH)

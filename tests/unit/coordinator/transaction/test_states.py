@@ -70,7 +70,7 @@ def transaction(state: TransactionState, epoch: int = 3) -> Transaction:
 
 
 @pytest.mark.parametrize("state", [ONGOING, PREPARE_COMMIT, PREPARE_ABORT])
-def test_nobody_takes_over_an_open_transaction(state: TransactionState) -> None:
+def test_no_producer_takes_over_an_open_transaction(state: TransactionState) -> None:
     before = transaction(state)
     with pytest.raises(InvalidTransactionTransition):
         before.initialised(ProducerEpoch(4), NO_EPOCH, 1, 5)

@@ -41,7 +41,7 @@ ABORTABLE, OLD_ABORTABLE = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TX
         (ApiKey.PRODUCE, 3, ErrorCode.NONE, ErrorCode.NONE),
     ],
 )
-def test_a_code_is_told_to_who_understands_it(
+def test_a_code_goes_only_to_versions_that_understand_it(
     api: ApiKey, version: int, error: ErrorCode, told: ErrorCode
 ) -> None:
     assert error_for(api, version, error) is told

@@ -136,7 +136,7 @@ def test_versions_never_return_even_if_time_stands_still(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_a_held_lock_keeps_nobody_from_creating_or_reading(tmp_path: Path) -> None:
+def test_a_held_lock_does_not_block_creates_and_reads(tmp_path: Path) -> None:
     async def story(store: FilesystemStore) -> None:
         first = await store.put("lease", b"1")
         (stripe,) = (tmp_path / RESERVED_DIRECTORY / "locks").iterdir()

@@ -247,7 +247,7 @@ def test_a_broken_listing_goes_on_where_it_was() -> None:
 # --- timeouts ---
 
 
-def test_nobody_waits_longer_than_the_timeout() -> None:
+def test_no_caller_waits_longer_than_the_timeout() -> None:
     async def story(world: World) -> None:
         await world.truth.put("a", b"x")
         store = TimeoutStore(world.faulty, 2.0)

@@ -84,7 +84,7 @@ def test_a_process_whose_clock_is_ahead_deletes_nothing_too_early() -> None:
     tell(story)
 
 
-def test_who_was_away_does_not_commit_into_a_number_that_was_deleted() -> None:
+def test_a_stalled_writer_does_not_commit_into_a_deleted_number() -> None:
     """A2: the number after its last is free again, for it was used and cleaned up."""
 
     async def story(world: World) -> None:
@@ -119,7 +119,7 @@ class Stalling(FaultyStore):
         raise NotImplementedError
 
 
-def test_who_lost_a_race_and_could_not_read_on_looks_again_before_it_commits() -> None:
+def test_a_writer_that_lost_a_race_reads_again_before_it_commits() -> None:
     """What lies above the lost number was put before we looked, so it may be deleted by then."""
 
     class Cut(FaultyStore):

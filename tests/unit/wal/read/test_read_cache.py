@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_not_kept() -> None:
     assert not nothing.covers("a", 0, 1)
 
 
-def test_what_was_read_ahead_is_counted_until_somebody_asks_for_it() -> None:
+def test_bytes_read_ahead_count_until_a_reader_asks_for_them() -> None:
     cache = ReadCache(ReadMemory(30))
     cache.put(stored("a", 0, 10, is_ahead=True))
     cache.put(stored("b", 0, 10, is_ahead=True))

@@ -91,7 +91,7 @@ def test_what_is_read_in_vain_stays_below_what_is_wanted() -> None:
         assert reader.bytes_read <= 2 * len(wanted) * SLICE
 
 
-def test_who_reads_the_same_again_gets_no_more_of_it() -> None:
+def test_a_repeated_read_gets_no_read_ahead() -> None:
     reader = Reader()
     for _ in range(5):
         reader.held.clear()

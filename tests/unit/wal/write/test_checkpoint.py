@@ -223,7 +223,7 @@ def test_a_put_that_fails_is_tried_again() -> None:
     story(tell, WalSettings(checkpoint_interval_bytes=1))
 
 
-def test_who_asks_for_one_is_told_that_it_failed() -> None:
+def test_the_caller_of_a_failed_checkpoint_is_told() -> None:
     async def tell(_: World, broker: Broker) -> None:
         broker.store.plan("put", StoreFault.REFUSED)
         with pytest.raises(StoreError):

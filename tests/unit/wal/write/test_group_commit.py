@@ -55,7 +55,7 @@ async def put_slowly(desk: Desk, slots: int) -> None:
         await desk.tick(0)
 
 
-def test_those_who_were_answered_and_those_who_wait_share_a_slot() -> None:
+def test_answered_and_waiting_producers_share_a_slot() -> None:
     async def tell(desk: Desk) -> None:
         producers = Producers(desk, turnaround_seconds=0.002)
         async with desk.running():
@@ -73,7 +73,7 @@ def test_those_who_were_answered_and_those_who_wait_share_a_slot() -> None:
     story(tell, PATIENT)
 
 
-def test_who_sends_one_batch_after_the_other_is_served_as_it_comes() -> None:
+def test_batches_sent_one_after_the_other_do_not_linger() -> None:
     async def tell(desk: Desk) -> None:
         desk.gate.open()
         producers = Producers(desk, turnaround_seconds=0.002)
@@ -86,7 +86,7 @@ def test_who_sends_one_batch_after_the_other_is_served_as_it_comes() -> None:
     story(tell, PATIENT)
 
 
-def test_nobody_is_waited_for_longer_than_half_a_put() -> None:
+def test_the_linger_is_at_most_half_a_put() -> None:
     async def tell(desk: Desk) -> None:
         producers = Producers(desk, turnaround_seconds=60)
         async with desk.running():
@@ -115,7 +115,7 @@ def test_nor_longer_than_the_linger() -> None:
     story(tell, WalSettings(linger_ms=1))
 
 
-def test_without_a_linger_nobody_is_waited_for() -> None:
+def test_without_a_linger_a_slot_goes_at_once() -> None:
     async def tell(desk: Desk) -> None:
         producers = Producers(desk, turnaround_seconds=60)
         async with desk.running():
@@ -143,7 +143,7 @@ def a_later_log_start(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("arrives", [a_record_of_somebody_else, a_large_batch, a_later_log_start])
-def test_what_had_better_be_on_its_way_waits_for_nobody(arrives: Callable[[Desk], None]) -> None:
+def test_urgent_work_ends_the_linger(arrives: Callable[[Desk], None]) -> None:
     async def tell(desk: Desk) -> None:
         producers = Producers(desk, turnaround_seconds=60)
         async with desk.running():

@@ -39,7 +39,7 @@ def test_no_more_is_saved_than_a_second_gives() -> None:
 
 
 @pytest.mark.parametrize("puts_a_second", [1, 3, 10, 200])
-def test_nobody_waits_longer_than_an_interval_and_the_average_is_kept(puts_a_second: int) -> None:
+def test_no_put_waits_longer_than_an_interval_and_the_average_is_kept(puts_a_second: int) -> None:
     drawn = random.Random(puts_a_second)
     budget, now, puts = PutBudget(puts_a_second), 50.0, 0
     while now < 150.0:
@@ -53,7 +53,7 @@ def test_nobody_waits_longer_than_an_interval_and_the_average_is_kept(puts_a_sec
     assert puts <= (now - 50.0) * puts_a_second + puts_a_second + 1
 
 
-def test_who_spends_more_than_there_is_waits_one_interval_no_longer() -> None:
+def test_an_overdrawn_budget_waits_one_interval_and_no_longer() -> None:
     budget = PutBudget(10)
     for _ in range(1_000):
         budget.spend(1000.0)

@@ -144,7 +144,7 @@ def test_a_slot_counts_only_when_all_before_it_do() -> None:
     story(tell, WalSettings(object_bytes_max=1_000))
 
 
-def test_those_who_wait_go_on_when_the_durable_slot_has_been_seen() -> None:
+def test_waiting_producers_go_on_after_the_listeners_of_the_durable_slot() -> None:
     async def tell(desk: Desk) -> None:
         desk.gate.open()
         async with desk.running():
@@ -159,7 +159,7 @@ def test_those_who_wait_go_on_when_the_durable_slot_has_been_seen() -> None:
     story(tell)
 
 
-def test_who_stops_waiting_disturbs_nobody() -> None:
+def test_a_cancelled_waiter_disturbs_no_other() -> None:
     async def tell(desk: Desk) -> None:
         async with desk.running():
             slot = desk.add()
@@ -338,7 +338,7 @@ def test_slots_behind_a_lost_one_are_never_acknowledged() -> None:
     story(tell, WalSettings(object_bytes_max=1_000, upload_deadline_ms=1_000))
 
 
-def test_stopping_the_task_tells_those_who_wait() -> None:
+def test_stopping_the_task_tells_waiting_producers() -> None:
     async def tell(desk: Desk) -> None:
         run = asyncio.create_task(desk.writer.run())
         waiting = desk.writer.durable(desk.add())
@@ -352,7 +352,7 @@ def test_stopping_the_task_tells_those_who_wait() -> None:
     story(tell)
 
 
-def test_an_error_of_who_is_told_ends_the_incarnation() -> None:
+def test_a_listeners_error_ends_the_incarnation() -> None:
     async def tell(desk: Desk) -> None:
         def fail(_: DurableSlot) -> None:
             raise KeyError("a mistake")

@@ -78,7 +78,7 @@ def test_in_one_entry_each_change_sees_those_before_it() -> None:
     simulate(story)
 
 
-def test_a_refusal_reaches_only_the_one_who_asked() -> None:
+def test_a_refusal_reaches_only_its_caller() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))
 
@@ -156,7 +156,7 @@ def test_a_change_that_is_overtaken_is_made_anew_on_what_came_first() -> None:
     simulate(story)
 
 
-def test_subscribers_hear_of_every_entry_in_order_whoever_wrote_it() -> None:
+def test_subscribers_hear_of_every_entry_in_order_from_any_writer() -> None:
     async def story(world: World) -> None:
         first = await world.broker(1, world.process("a"))
         second = await world.broker(2, world.process("b"))
@@ -316,7 +316,7 @@ def test_a_caller_that_gives_up_does_not_disturb_the_others() -> None:
     simulate(story)
 
 
-def test_closing_the_log_answers_those_who_wait() -> None:
+def test_closing_the_log_answers_waiting_callers() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))
         waiting = asyncio.create_task(broker.create("x"))

@@ -35,7 +35,7 @@ def test_an_empty_prefix_becomes_a_cluster() -> None:
     simulate(story)
 
 
-def test_nothing_is_created_where_nobody_asked_for_it() -> None:
+def test_nothing_is_created_without_a_request() -> None:
     async def story(world: World) -> None:
         with pytest.raises(InvalidConfiguration, match="memory://simulation holds no cluster"):
             await world.log(world.process("a"), create=False)

@@ -172,7 +172,7 @@ def test_a_corrupt_snapshot_is_named_and_no_older_one_taken_instead() -> None:
     simulate(story)
 
 
-def test_a_log_without_snapshots_gets_one_from_whoever_opens_it() -> None:
+def test_a_log_without_snapshots_gets_one_when_it_is_opened() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"), snapshot_interval_entries=100)
         await grow(broker, 50)
@@ -227,7 +227,7 @@ def test_a_view_that_slept_through_a_deletion_is_abandoned_and_writes_nothing() 
     simulate(story)
 
 
-def test_an_idle_log_goes_on_after_any_time_if_nobody_else_has_written() -> None:
+def test_an_idle_log_goes_on_after_any_time_without_other_writers() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"), snapshot_interval_entries=10)
         await grow(broker, 12)
@@ -283,7 +283,7 @@ def test_what_was_read_before_the_process_slept_is_not_believed() -> None:
     simulate(story)
 
 
-def test_a_late_put_into_a_deleted_number_misleads_nobody() -> None:
+def test_a_late_put_into_a_deleted_number_misleads_no_reader() -> None:
     """A2 whole: the writer has ended itself, the readers look only above the snapshot."""
 
     async def story(world: World) -> None:

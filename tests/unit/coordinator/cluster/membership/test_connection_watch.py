@@ -142,7 +142,7 @@ def test_a_newcomer_at_the_address_of_another_broker_is_not_taken_for_it() -> No
     simulate(story)
 
 
-def test_a_broker_that_cannot_renew_its_lease_fences_nobody() -> None:
+def test_a_broker_that_cannot_renew_its_lease_fences_no_broker() -> None:
     """It has lost the store: its own PUT does not succeed."""
 
     async def story(world: World) -> None:

@@ -284,7 +284,7 @@ def test_a_lease_that_cannot_be_read_at_the_turn_is_not_fenced() -> None:
     assert stage.run(HEARTBEAT) == [2, 3]
 
 
-def test_without_a_lease_put_since_the_judgement_nobody_is_fenced() -> None:
+def test_without_a_lease_put_since_the_judgement_no_broker_is_fenced() -> None:
     """PUTs have just begun to fail for all, and looks go on: the silence is the store's."""
     stage = Stage(cluster(1, 2), me=1)
     stage.silence(2)
@@ -302,7 +302,7 @@ def test_without_a_lease_put_since_the_judgement_nobody_is_fenced() -> None:
     assert stage.run(3 * HEARTBEAT) == [2]
 
 
-def test_without_any_lease_put_nobody_is_fenced() -> None:
+def test_without_any_lease_put_no_broker_is_fenced() -> None:
     state = cluster(1, 2)
     watch = LeaseWatch(incarnation(state, 1), HEARTBEAT)
     for n in range(30):

@@ -262,7 +262,7 @@ def test_a_renewal_that_takes_too_long_gives_way_to_the_next() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whoever_is_fenced_was_not_fresh_then_and_never_is_again(seed: int) -> None:
+def test_a_fenced_broker_was_not_fresh_then_and_never_is_again(seed: int) -> None:
     """Stalls of any length at any time, late puts, clocks of different rates: rule B3 holds."""
 
     async def story(world: World) -> None:

@@ -59,7 +59,7 @@ def test_another_process_with_the_pid_is_not_the_one_that_was_meant() -> None:
     ],
     ids=str,
 )
-def test_nobody_knows_of_the_processes_of_another_machine(elsewhere: dict[str, str]) -> None:
+def test_processes_of_another_machine_are_unknown(elsewhere: dict[str, str]) -> None:
     assert is_running(replace(current(), **elsewhere)) is None
 
 

@@ -57,7 +57,7 @@ def test_two_that_register_by_one_log_get_an_epoch_each() -> None:
     simulate(story)
 
 
-def test_after_a_kill_on_the_same_machine_nobody_waits() -> None:
+def test_after_a_kill_on_the_same_machine_the_successor_does_not_wait() -> None:
     async def story(world: World) -> None:
         first = await world.broker(7, world.process("a", host="harbour"))
         within(first.process, first.keeper().run())

@@ -131,7 +131,7 @@ def test_only_the_fenced_are_taken_over() -> None:
     simulate(story)
 
 
-def test_what_others_have_left_is_finished_by_whoever_comes() -> None:
+def test_the_next_process_finishes_an_abandoned_takeover() -> None:
     """Three brokers die one after the other, each before it could take over the one before."""
 
     async def story(world: World) -> None:

@@ -152,7 +152,7 @@ def test_a_stalled_broker_that_wakes_up_ends_itself() -> None:
     simulate(story)
 
 
-def test_watchers_that_were_stalled_with_the_others_fence_nobody() -> None:
+def test_watchers_that_stalled_with_the_others_fence_no_broker() -> None:
     """A machine with all brokers is suspended, and wakes up."""
 
     async def story(world: World) -> None:
@@ -232,7 +232,7 @@ def test_a_lease_of_a_newer_format_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_faults_of_the_store_and_short_stalls_fence_nobody_and_a_death_is_found(seed: int) -> None:
+def test_store_faults_and_short_stalls_fence_no_broker_and_a_death_is_found(seed: int) -> None:
     async def story(world: World) -> None:
         random = world.loop.random
         brokers = await members(world, 4)

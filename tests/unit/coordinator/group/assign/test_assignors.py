@@ -68,7 +68,7 @@ def test_members_without_a_range_have_nothing() -> None:
     assert assign_ranges(task({"a": {U}, "b": {U}, "c": {U}}))["c"] == {}
 
 
-def test_ranges_of_each_topic_are_shared_by_those_who_subscribe_to_it() -> None:
+def test_ranges_of_each_topic_are_shared_by_its_subscribers() -> None:
     found = assign_ranges(task({"a": {T}, "b": {T, U}, "c": {U}}))
     assert found == {"a": {T: {0, 1}}, "b": {T: {2, 3}, U: {0}}, "c": {U: {1}}}
 
@@ -103,13 +103,13 @@ def test_what_a_member_had_that_went_is_shared_and_nothing_else_moves() -> None:
     assert moved(left, after) == 0
 
 
-def test_the_odd_ones_stay_with_those_who_have_them() -> None:
+def test_the_odd_partitions_stay_with_their_members() -> None:
     before = {"a": {T: frozenset({0})}, "b": {T: frozenset({1, 2})}}
     after = assign_uniformly(task({"a": {T}, "b": {T}}, before, {T: 3}))
     assert after == before
 
 
-def test_those_who_subscribe_to_more_leave_to_others_what_only_they_can_have() -> None:
+def test_members_with_more_topics_leave_shared_topics_to_the_others() -> None:
     found = assign_uniformly(task({"a": {T}, "b": {T, U}}))
     assert sizes(found) == {"a": 3, "b": 3}
     assert found["b"][U] == {0, 1}
@@ -148,7 +148,7 @@ ASSIGNMENTS = st.dictionaries(
 
 
 @given(GROUPS, ASSIGNMENTS, st.sampled_from([assign_ranges, assign_uniformly]))
-def test_every_partition_is_one_members_who_subscribes_to_it(
+def test_every_partition_goes_to_one_subscriber(
     members: dict[str, set[TopicId]], previous: dict[str, Assignment], assignor: object
 ) -> None:
     """Whatever members had before, even the same partition twice or ones that are no more."""
@@ -163,7 +163,7 @@ def test_every_partition_is_one_members_who_subscribes_to_it(
 
 
 @given(GROUPS, ASSIGNMENTS)
-def test_nobody_has_two_more_than_another_who_could_have_one_of_them(
+def test_no_member_has_two_more_than_another_subscriber(
     members: dict[str, set[TopicId]], previous: dict[str, Assignment]
 ) -> None:
     found = assign_uniformly(task(members, previous))

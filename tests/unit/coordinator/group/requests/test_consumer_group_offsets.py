@@ -100,7 +100,9 @@ def test_members_fetch_in_their_epoch_and_others_without_one(world: ConsumerWorl
     assert fetch_error(world, "", -1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_groups_of_the_classic_protocol_do_not_look_at_who_fetches(world: ConsumerWorld) -> None:
+def test_groups_of_the_classic_protocol_do_not_check_the_fetching_member(
+    world: ConsumerWorld,
+) -> None:
     world.stable()
     assert fetch_error(world, "anybody", 7) is ErrorCode.NONE
 
@@ -245,7 +247,7 @@ def test_a_consumer_group_without_members_goes_over_to_the_classic_protocol(
     assert world.committed() == 6
 
 
-def test_who_does_not_subscribe_as_consumers_do_stays_out_of_consumer_groups(
+def test_members_without_a_consumer_subscription_stay_out_of_consumer_groups(
     world: ConsumerWorld,
 ) -> None:
     client = world.consumer("m")
@@ -259,7 +261,7 @@ def test_who_does_not_subscribe_as_consumers_do_stays_out_of_consumer_groups(
     assert client.error is ErrorCode.NONE
 
 
-def test_an_administrator_may_put_out_a_member(world: ConsumerWorld) -> None:
+def test_an_administrator_may_remove_a_member(world: ConsumerWorld) -> None:
     client = world.consumer("m")
     ((_, error), (_, unknown)) = world.leave("m", "nobody").members
     assert (error, unknown) == (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -267,7 +269,7 @@ def test_an_administrator_may_put_out_a_member(world: ConsumerWorld) -> None:
     assert client.error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_may_not_join_does_not_change_the_protocol(world: ConsumerWorld) -> None:
+def test_a_refused_join_does_not_change_the_protocol(world: ConsumerWorld) -> None:
     world.consumer("m").leave()
     assert world.join_refused(protocols=()) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert world.join_refused("unknown") is ErrorCode.UNKNOWN_MEMBER_ID

@@ -50,7 +50,7 @@ def test_wrong_requests_change_nothing(
     assert not world.machine.consumer_groups
 
 
-def test_who_joins_must_not_have_anything(world: ConsumerWorld) -> None:
+def test_a_joining_member_must_own_no_partition(world: ConsumerWorld) -> None:
     reply = world.beat("m", 0, owned=world.place(t=[0]), rebalance_ms=1, names=["t"])
     assert reply.error is ErrorCode.INVALID_REQUEST
 
@@ -164,7 +164,7 @@ def test_a_group_has_room_for_so_many() -> None:
     assert world.enter("d", instance_id="i").error is ErrorCode.NONE
 
 
-def test_who_is_ahead_is_fenced(world: ConsumerWorld) -> None:
+def test_a_member_with_a_later_epoch_is_fenced(world: ConsumerWorld) -> None:
     world.consumer("m")
     reply = world.beat("m", 2, owned={})
     assert reply.error is ErrorCode.FENCED_MEMBER_EPOCH
@@ -204,7 +204,7 @@ def test_a_first_heartbeat_whose_answer_was_lost_is_repeated(world: ConsumerWorl
     assert reply.assignment == world.place(t=range(4))
 
 
-def test_who_is_no_member(world: ConsumerWorld) -> None:
+def test_an_unknown_member(world: ConsumerWorld) -> None:
     world.consumer("a")
     for epoch in (1, -1):
         reply = world.beat("b", epoch)
@@ -237,7 +237,7 @@ def test_the_last_member_leaves_an_empty_group(world: ConsumerWorld) -> None:
     assert world.enter("b").member_epoch == 3
 
 
-def test_a_member_that_is_not_heard_of_is_put_out(world: ConsumerWorld) -> None:
+def test_a_member_without_heartbeats_is_removed(world: ConsumerWorld) -> None:
     first, second = world.consumer("a"), world.consumer("b")
     world.settle(first, second)
     world.advance(SESSION_MS - 1)
@@ -277,7 +277,7 @@ def test_a_groups_own_timeouts_hold_for_members_that_a_successor_has_not_heard_o
     assert consumer.ask().error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_does_not_give_up_what_it_must_is_put_out(world: ConsumerWorld) -> None:
+def test_a_member_that_does_not_revoke_in_time_is_removed(world: ConsumerWorld) -> None:
     first, second = world.consumer("a"), world.consumer("b")
     for _ in range(REBALANCE_MS // HEARTBEAT_MS):
         assert world.beat("a", 1, owned=world.place(t=range(4))).error is ErrorCode.NONE

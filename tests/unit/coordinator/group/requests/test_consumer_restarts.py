@@ -22,7 +22,7 @@ def test_members_go_on_after_a_restart_as_if_nothing_had_been(world: ConsumerWor
     assert len(world.log) == length
 
 
-def test_members_that_never_come_back_after_a_restart_are_put_out(world: ConsumerWorld) -> None:
+def test_members_that_never_come_back_after_a_restart_are_removed(world: ConsumerWorld) -> None:
     world.consumer("a")
     world.restart()
     world.advance(SESSION_MS)
@@ -38,7 +38,7 @@ def test_a_rebalance_goes_on_after_a_restart(world: ConsumerWorld) -> None:
     assert (first.has(), second.has()) == ([0, 1], [2, 3])
 
 
-def test_who_had_to_give_something_up_has_its_time_again_after_a_restart(
+def test_a_revoking_member_has_its_whole_timeout_after_a_restart(
     world: ConsumerWorld,
 ) -> None:
     first = world.consumer("a", rebalance_ms=1000)

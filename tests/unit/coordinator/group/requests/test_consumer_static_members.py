@@ -19,7 +19,7 @@ def test_a_static_member_goes_away_and_comes_back_to_what_it_had(world: Consumer
     assert [each.member_id for each in world.describe_consumers().members] == ["b", "c"]
 
 
-def test_a_static_member_that_stays_away_is_put_out(world: ConsumerWorld) -> None:
+def test_a_static_member_that_stays_away_is_removed(world: ConsumerWorld) -> None:
     first, second = world.consumer("a", instance_id="i"), world.consumer("b")
     world.settle(first, second)
     first.go_away()

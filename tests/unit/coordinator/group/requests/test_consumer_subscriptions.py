@@ -38,7 +38,7 @@ def test_a_topic_that_was_created_anew_is_another_one(world: ConsumerWorld) -> N
     assert old not in client.owned
 
 
-def test_topics_that_nobody_subscribes_to_do_not_matter(world: ConsumerWorld) -> None:
+def test_topics_without_subscribers_do_not_matter(world: ConsumerWorld) -> None:
     client = world.consumer("m")
     before = len(world.log)
     world.create(other=3)
@@ -76,7 +76,7 @@ def test_members_vote_for_the_assignor(world: ConsumerWorld) -> None:
     assert (second.has("t"), second.has("u")) == ([2, 3], [1])
 
 
-def test_the_first_assignor_is_taken_where_nobody_asks() -> None:
+def test_the_first_assignor_is_the_default() -> None:
     world = ConsumerWorld(GroupSettings(consumer_assignors=("range", "uniform")))
     world.consumer("a")
     assert world.describe_consumers().assignor == "range"

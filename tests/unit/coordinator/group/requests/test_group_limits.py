@@ -343,7 +343,7 @@ def test_a_group_with_many_offsets_is_deleted_in_parts() -> None:
     assert GROUP not in world.machine.groups
 
 
-def test_a_group_that_somebody_joins_meanwhile_is_not_deleted() -> None:
+def test_a_group_with_a_join_meanwhile_is_not_deleted() -> None:
     world = GroupWorld(GroupSettings(removals_max=10))
     for number in range(25):
         world.commit(1, topic=f"t{number}")

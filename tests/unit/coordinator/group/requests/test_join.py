@@ -126,7 +126,7 @@ def test_a_follower_of_a_stable_group_starts_one_only_with_other_metadata() -> N
     assert world.state is GroupState.PREPARING_REBALANCE
 
 
-def test_nobody_joins_a_dead_group() -> None:
+def test_no_member_joins_a_dead_group() -> None:
     world = GroupWorld()
     (member,) = world.stable()
     world.group.transition(GroupState.DEAD, 0)
@@ -213,7 +213,7 @@ def test_a_new_member_is_told_its_id_and_joins_with_it() -> None:
     assert world.joined(token).member_id == "client-1"
 
 
-def test_an_id_that_nobody_uses_is_forgotten_after_a_session_timeout() -> None:
+def test_an_unused_id_is_forgotten_after_a_session_timeout() -> None:
     world = GroupWorld()
     world.join(version=4)
     world.advance(SESSION_MS)
@@ -284,7 +284,7 @@ def test_without_a_delay_the_first_member_begins_at_once() -> None:
 # Later rebalances.
 
 
-def test_members_that_do_not_join_in_time_are_put_out() -> None:
+def test_members_that_do_not_join_in_time_are_removed() -> None:
     world = GroupWorld()
     leader, slow = world.stable(2)
     again = world.join(leader)
@@ -336,7 +336,7 @@ def test_a_new_member_whose_join_waits_too_long_is_sent_away() -> None:
     assert list(world.group.members) == [leader]
 
 
-def test_who_asks_again_while_the_first_join_waits_ends_the_first() -> None:
+def test_a_repeated_join_ends_the_waiting_first_one() -> None:
     world = GroupWorld()
     leader, _ = world.stable(2)
     first = world.join(leader)

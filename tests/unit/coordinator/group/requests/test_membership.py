@@ -29,7 +29,7 @@ def empty_group(world: GroupWorld) -> str:
 # The table: SyncGroup.
 
 
-def test_nobody_syncs_with_an_empty_group() -> None:
+def test_no_member_syncs_with_an_empty_group() -> None:
     world = GroupWorld()
     member = empty_group(world)
     assert world.synced(world.sync(member, 2)).error is ErrorCode.UNKNOWN_MEMBER_ID
@@ -84,7 +84,7 @@ def test_nothing_can_be_asked_of_a_dead_group() -> None:
     assert world.commit(5, member, 1) is dead
 
 
-def test_who_syncs_twice_ends_the_first() -> None:
+def test_a_repeated_sync_ends_the_first() -> None:
     world = GroupWorld()
     _, follower = world.completing(2)
     first = world.sync(follower, 1)
@@ -100,7 +100,7 @@ def test_who_syncs_twice_ends_the_first() -> None:
         ("consumer", "sticky", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-def test_who_names_its_protocol_must_name_the_groups(
+def test_a_sync_with_another_protocol_than_the_groups_is_refused(
     protocol_type: str, protocol: str, error: ErrorCode
 ) -> None:
     world = GroupWorld()
@@ -120,7 +120,7 @@ def test_an_assignment_that_is_too_large_is_refused_and_not_stored() -> None:
     assert not world.log
 
 
-def test_members_that_do_not_sync_in_time_are_put_out() -> None:
+def test_members_that_do_not_sync_in_time_are_removed() -> None:
     world = GroupWorld()
     leader, follower = world.completing(2)
     waiting = world.sync(follower, 1)
@@ -134,7 +134,7 @@ def test_members_that_do_not_sync_in_time_are_put_out() -> None:
     assert world.joined(again).leader == follower
 
 
-def test_followers_that_do_not_sync_in_time_are_put_out_of_a_stable_group() -> None:
+def test_followers_that_do_not_sync_in_time_are_removed_from_a_stable_group() -> None:
     world = GroupWorld()
     leader, follower = world.completing(2)
     world.sync(leader, 1, {})
@@ -213,7 +213,7 @@ def test_a_member_is_checked_in_order(
     ("group_id", "error"),
     [("", ErrorCode.INVALID_GROUP_ID), ("other", ErrorCode.UNKNOWN_MEMBER_ID)],
 )
-def test_a_group_that_does_not_exist_knows_nobody(group_id: str, error: ErrorCode) -> None:
+def test_a_group_that_does_not_exist_knows_no_member(group_id: str, error: ErrorCode) -> None:
     world = GroupWorld()
     assert world.heartbeat("m", 1, group_id=group_id) is error
     assert world.synced(world.sync("m", 1, group_id=group_id)).error is error
@@ -224,7 +224,7 @@ def test_a_group_that_does_not_exist_knows_nobody(group_id: str, error: ErrorCod
 # Sessions.
 
 
-def test_a_member_that_is_not_heard_of_is_put_out_and_the_others_share_anew() -> None:
+def test_a_member_without_heartbeats_is_removed_and_the_others_rebalance() -> None:
     world = GroupWorld()
     _, follower = world.stable(2)
     world.advance(SESSION_MS - 1)
@@ -314,7 +314,7 @@ def test_a_batch_of_members_leaves_at_once_each_with_its_own_answer() -> None:
     assert world.state is GroupState.PREPARING_REBALANCE
 
 
-def test_who_only_has_an_id_may_leave_and_disturbs_nobody() -> None:
+def test_a_pending_id_may_leave_without_a_rebalance() -> None:
     world = GroupWorld()
     (leader,) = world.stable()
     given = world.joined(world.join(version=4)).member_id

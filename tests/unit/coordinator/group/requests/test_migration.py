@@ -117,7 +117,7 @@ def test_a_leader_that_dies_before_it_looked_leaves_that_to_its_successor(
     assert group_type(world) == "classic"
 
 
-def test_a_member_that_is_silent_is_put_out_by_its_own_session_timeout(
+def test_a_silent_member_is_removed_by_its_own_session_timeout(
     world: ConsumerWorld,
 ) -> None:
     old = ClassicClient(world)
@@ -129,7 +129,7 @@ def test_a_member_that_is_silent_is_put_out_by_its_own_session_timeout(
     assert new.has() == ALL
 
 
-def test_a_member_that_only_sends_heartbeats_is_put_out_in_the_end(world: ConsumerWorld) -> None:
+def test_a_member_that_only_sends_heartbeats_is_removed_in_the_end(world: ConsumerWorld) -> None:
     old = ClassicClient(world)
     classic_group(world, old)
     new = world.consumer("new")
@@ -142,7 +142,7 @@ def test_a_member_that_only_sends_heartbeats_is_put_out_in_the_end(world: Consum
     settle(world, new)
 
 
-def test_who_joins_and_does_not_sync_is_put_out(world: ConsumerWorld) -> None:
+def test_a_member_that_joins_and_does_not_sync_is_removed(world: ConsumerWorld) -> None:
     new = world.consumer("new")
     old = ClassicClient(world)
     old.join()

@@ -116,7 +116,7 @@ def test_a_commit_renews_the_session(begin: str) -> None:
 
 
 @pytest.mark.parametrize("begin", ["preparing", "completing", "stable"])
-def test_who_is_no_member_does_not_commit_to_a_group_with_members(begin: str) -> None:
+def test_an_unknown_member_does_not_commit_to_a_group_with_members(begin: str) -> None:
     world = GroupWorld()
     getattr(world, begin)()
     assert world.commit(5) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -357,7 +357,7 @@ def test_an_empty_group_without_offsets_goes_with_the_next_sweep() -> None:
     assert world.log[-1] == GroupRemoved(GROUP)
 
 
-def test_a_group_into_which_somebody_is_on_the_way_is_not_swept() -> None:
+def test_a_group_with_a_joining_member_is_not_swept() -> None:
     world = GroupWorld()
     world.advance(SWEEP_MS - 1)
     given = world.joined(world.join(version=4)).member_id
@@ -384,7 +384,7 @@ def test_offsets_in_the_topic_that_has_the_name_now_are_not() -> None:
     assert world.committed("t") is None
 
 
-def test_what_was_deleted_while_nobody_was_there_is_forgotten_at_the_load() -> None:
+def test_topics_deleted_without_a_coordinator_are_forgotten_at_the_load() -> None:
     world = GroupWorld()
     world.commit(6, topic="u", topic_id=NEW)
     world.commit(7, topic="t")

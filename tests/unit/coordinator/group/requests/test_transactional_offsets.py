@@ -32,7 +32,7 @@ SWEEP_MS = GroupSettings().offsets_check_interval_ms
 # Fencing (KIP-447).
 
 
-def test_a_group_that_nobody_joined_takes_offsets_without_a_generation() -> None:
+def test_a_group_without_members_takes_offsets_without_a_generation() -> None:
     world = GroupWorld()
     assert world.commit_in_transaction(5) is ErrorCode.NONE
     committed = CommittedOffset(5, 5, "", world.now.time_ms)
@@ -56,7 +56,7 @@ def test_anybody_without_a_generation_commits_to_an_empty_group() -> None:
 
 
 @pytest.mark.parametrize("begin", ["preparing", "completing", "stable"])
-def test_who_names_nothing_is_not_fenced(begin: str) -> None:
+def test_a_commit_without_a_member_is_not_fenced(begin: str) -> None:
     """Clients before version 3 of the request know neither member nor generation."""
     world = GroupWorld()
     getattr(world, begin)()
@@ -195,7 +195,7 @@ def test_the_order_is_that_of_each_transactions_last_offset() -> None:
 # OffsetFetch.
 
 
-def test_only_those_who_ask_for_stable_offsets_are_told_of_pending_ones() -> None:
+def test_only_requests_for_stable_offsets_learn_of_pending_ones() -> None:
     world = GroupWorld()
     world.commit(5, topic="t")
     world.commit(6, topic="u")
@@ -266,7 +266,7 @@ def test_a_deleted_topic_takes_pending_offsets_along() -> None:
     assert (world.committed("t"), world.committed("u")) == (None, 9)
 
 
-def test_one_that_was_deleted_while_nobody_was_there_as_well() -> None:
+def test_also_a_topic_that_was_deleted_without_a_coordinator() -> None:
     world = GroupWorld()
     world.commit_in_transaction(9, topic="t", topic_id=OLD)
     world.commit_in_transaction(9, topic="u", topic_id=NEW)

@@ -238,7 +238,7 @@ def test_a_store_without_bulk_deletes_gets_a_request_for_each() -> None:
         ]
 
 
-def test_nobody_there_means_not_applied() -> None:
+def test_a_refused_connection_means_not_applied() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     url = f"s3://bucket?endpoint=http://127.0.0.1:{port}&access_key_id=K&secret_access_key=S"

@@ -116,7 +116,7 @@ def test_moto_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     pytest.fail("moto outlived its starter")
 
 
-def test_somebody_else_s_server_is_not_taken_for_ours(moto: S3Server, tmp_path: Path) -> None:
+def test_a_foreign_server_is_not_taken_for_ours(moto: S3Server, tmp_path: Path) -> None:
     port = int(moto.endpoint.rpartition(":")[2])
     with pytest.raises(ServerNotReady, match=f"moto cannot start: port {port} is in use"):
         start_moto(tmp_path, port=port, bucket="another")
