@@ -34,7 +34,7 @@ def records_for(client: Client, codec: str) -> list[Record]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("client", CLIENTS, indirect=True)
-def test_what_a_client_produces_is_read_as_sent(
+def test_records_of_a_client_are_read_as_sent(
     broker: BrokerProcess, topic: str, client: Client, codec: str
 ) -> None:
     sent = records_for(client, codec)
@@ -50,7 +50,7 @@ def test_what_a_client_produces_is_read_as_sent(
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("client", CLIENTS, indirect=True)
-def test_what_others_produced_a_client_reads_as_sent(
+def test_a_client_reads_records_of_others_as_sent(
     broker: BrokerProcess, topic: str, client: Client, codec: str
 ) -> None:
     sent = sample()

@@ -96,7 +96,7 @@ def test_only_what_is_named_is_given_up(rich: RichBucket) -> None:
     asyncio.run(story())
 
 
-def test_what_is_not_lost_cannot_be_given_up(rich: RichBucket) -> None:
+def test_intact_records_cannot_be_given_up(rich: RichBucket) -> None:
     async def story() -> None:
         store = rich.store()
         before = [meta async for meta in store.list()]

@@ -290,7 +290,7 @@ def operations(client: Any, bucket: str, folder: str, new_key: str) -> dict[str,
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_what_a_role_does_not_need_the_server_refuses(role: str, tried: Roles) -> None:
+def test_the_server_refuses_requests_that_a_role_does_not_need(role: str, tried: Roles) -> None:
     bucket, client = tried.server.bucket, tried.as_role(role).client()
     for folder in FOLDERS:
         found = operations(client, bucket, f"{TRIED}/{folder}", f"of-{role}")

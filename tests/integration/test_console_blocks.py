@@ -115,7 +115,7 @@ def test_the_commands_of_security(tmp_path: Path) -> None:
         follow(operator, written)
 
 
-def test_what_is_not_run_is_in_the_pages() -> None:
+def test_every_excuse_has_its_command_in_the_pages() -> None:
     """An excuse without a command is removed."""
     written = [*console("OPERATIONS.md", {}), *console("SECURITY.md", {})]
     assert {excuse(each) for each in written} - {None} == set(ELSEWHERE)

@@ -65,13 +65,13 @@ def test_markers_and_aborted_records_may_be_missing_and_nothing_else() -> None:
             judge(known, walked(known, KEPT, *offsets, end=4))
 
 
-def test_what_lies_behind_the_end_is_not_missing_yet() -> None:
+def test_records_behind_the_end_are_not_missing_yet() -> None:
     known = ledger(KEPT, COMMITTED, COMMITTED)
     judge(known, walked(known, KEPT, 0, end=1))
 
 
 @pytest.mark.parametrize("offsets", [(0, 0), (1, 0)])
-def test_what_comes_twice_or_late_is_found_at_once(offsets: tuple[int, ...]) -> None:
+def test_repeated_and_late_records_are_found_at_once(offsets: tuple[int, ...]) -> None:
     known = ledger(KEPT, COMMITTED, COMMITTED)
     with pytest.raises(Violation, match="came after"):
         walked(known, KEPT, *offsets, end=2)
@@ -99,7 +99,7 @@ def test_a_transaction_that_is_aborted_after_it_was_read_is_found_in_the_end() -
     judge(known, walk)
 
 
-def test_what_was_never_sent_or_is_something_else_is_found() -> None:
+def test_unsent_and_changed_records_are_found() -> None:
     known = ledger(KEPT, COMMITTED)
     with pytest.raises(Violation, match="not what was sent"):
         Walk(KEPT, known, is_committed_only=True).take(0, b"a", b"other", 1.0)

@@ -55,7 +55,7 @@ def rows(bucket: Path) -> dict[int, list[int]]:
 @pytest.mark.parametrize(
     "point", ["segment ready", "segment stored", "table commit", "table committed"]
 )
-def test_what_was_committed_is_in_the_table_once(tmp_path: Path, point: str, hit: int) -> None:
+def test_committed_records_are_in_the_table_once(tmp_path: Path, point: str, hit: int) -> None:
     server = Server(tmp_path, f"{point}:{hit}", ROLLING)
     try:
         admin = AdminClient({"bootstrap.servers": server.broker.kafka})

@@ -81,7 +81,7 @@ def test_a_cluster_on_minio(tmp_path: Path, minio: S3Server) -> None:
     ("expected", "output", "is_there"),
     [("a … c", "x\na b c\n", True), ("a … c", "a b d", False), ("a", "ab", False)],
 )
-def test_what_was_not_printed_is_noticed(expected: str, output: str, *, is_there: bool) -> None:
+def test_missing_output_is_noticed(expected: str, output: str, *, is_there: bool) -> None:
     if is_there:
         assert_printed(expected, output, "")
     else:

@@ -47,7 +47,7 @@ class World:
         return asyncio.create_task(read_all(self.read, items, asyncio.Semaphore(8)))
 
 
-def test_what_was_read_comes_in_the_order_of_the_items() -> None:
+def test_results_come_in_the_order_of_the_items() -> None:
     async def story() -> None:
         assert await World().read_all("a", "b", "c") == ["A", "B", "C"]
         assert await World().read_all() == []

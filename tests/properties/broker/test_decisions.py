@@ -118,7 +118,7 @@ def test_a_decision_is_that_of_a_naive_reading(
 
 
 @given(RULE_LISTS, ASKERS, TYPES)
-def test_what_is_allowed_for_some_name_is_allowed_for_any(
+def test_a_permission_for_some_name_is_one_for_any(
     rules: list[AclRule], asker: Asker, resource_type: ResourceType
 ) -> None:
     table = AclTable().changed(rules, ())

@@ -143,7 +143,7 @@ def contents(record: Record | NewRecord, *, dated: bool) -> tuple[Any, ...]:
 
 @settings(max_examples=settings().max_examples // 3)
 @given(steps=steps, by_broker=st.booleans(), codec=st.sampled_from(["producer", "lz4"]))
-def test_what_was_committed_is_read_the_same_before_and_after_it_is_rolled(
+def test_committed_records_read_the_same_before_and_after_a_roll(
     steps: list[Send | End | Roll], by_broker: bool, codec: str
 ) -> None:
     async def story() -> None:

@@ -443,7 +443,7 @@ def walk(seed: int, steps: int) -> World:
 
 @given(st.integers(0, 2**32))
 @settings(deadline=None, max_examples=25)
-def test_what_is_left_is_enough(seed: int) -> None:
+def test_remaining_objects_suffice_for_every_reader(seed: int) -> None:
     walk(seed, 60)
 
 

@@ -288,9 +288,7 @@ def _without_id(record: GroupRecord) -> GroupRecord:
 
 
 @given(st.lists(st.one_of(*GROUP_RECORDS.values()), max_size=40), st.integers(0, 40))
-def test_what_was_captured_stays_as_it_was_while_the_machine_goes_on(
-    log: list[GroupRecord], cut: int
-) -> None:
+def test_a_captured_state_stays_while_the_machine_goes_on(log: list[GroupRecord], cut: int) -> None:
     machine = group_machine(log[:cut])
     captured = machine.capture()
     for record in log[cut:]:

@@ -66,7 +66,7 @@ def test_work_is_part_of_the_time_and_has_no_pauses_where_it_takes_all_of_it(
 
 
 @given(PIECES, SECONDS, st.data())
-def test_what_was_late_is_not_made_up_for_by_haste(
+def test_the_pace_does_not_catch_up_after_a_late_piece(
     pieces: list[float], seconds: float, data: st.DataObject
 ) -> None:
     """Between two begins there is always as much time as the piece between them is worth."""

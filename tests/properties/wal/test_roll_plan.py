@@ -39,7 +39,7 @@ LIMITS = st.builds(RollLimits, st.integers(0, 1000), st.integers(0, 300))
 
 
 @given(BACKLOGS, LIMITS)
-def test_what_is_due_or_asked_for_is_rolled_the_most_urgent_first(
+def test_due_and_requested_partitions_roll_the_most_urgent_first(
     backlogs: list[Backlog], limits: RollLimits
 ) -> None:
     known = {each.partition: each for each in backlogs}
@@ -67,7 +67,7 @@ def test_what_is_due_or_asked_for_is_rolled_the_most_urgent_first(
 
 
 @given(BACKLOGS, LIMITS)
-def test_what_is_carried_over_is_little_or_not_worth_a_file(
+def test_the_carried_over_backlog_is_small_or_not_worth_a_file(
     backlogs: list[Backlog], limits: RollLimits
 ) -> None:
     plan = plan_rolls(backlogs, limits)
@@ -96,7 +96,7 @@ def test_the_order_in_which_they_are_found_does_not_matter(
 
 
 @given(BACKLOGS, LIMITS, st.integers(0, 500), st.integers(0, 50))
-def test_what_is_read_together_keeps_the_limits_and_the_order(
+def test_groups_of_rolls_keep_the_limits_and_the_order(
     backlogs: list[Backlog], limits: RollLimits, bytes_max: int, extents_max: int
 ) -> None:
     plan = plan_rolls(backlogs, limits)

@@ -112,7 +112,7 @@ def history(steps: list[tuple[str, int, int]]) -> History:
 
 @settings(deadline=None)
 @given(STEPS, st.sets(st.integers(0, 39)))
-def test_what_is_left_keeps_its_place_and_its_meaning(
+def test_remaining_records_keep_their_offsets_and_their_meaning(
     steps: list[tuple[str, int, int]], lost: set[int]
 ) -> None:
     written = history(steps)
@@ -219,7 +219,7 @@ def test_unreadable_batches_are_filled_and_markers_come_back() -> None:
     assert marker.type is MarkerType.ABORT
 
 
-def test_what_a_table_has_lost_is_filled_before_the_tail() -> None:
+def test_offsets_lost_by_a_table_are_filled_before_the_tail() -> None:
     written = history([("batch", 5, -1), ("batch", 5, -1)])
     image, _ = salvage(EMPTY, written.events(set()), filler())
     filled = filler()

@@ -201,7 +201,7 @@ def test_the_table_gets_exactly_what_was_committed(
     assert found == [row for row in sorted(written.kept) if row[0] >= log_start]
 
 
-def test_what_lies_side_by_side_is_not_copied() -> None:
+def test_neighbouring_pieces_are_not_copied() -> None:
     written = Written()
     for _ in range(3):
         written.add(0, 2, Compression.NONE)
@@ -215,7 +215,7 @@ def test_what_lies_side_by_side_is_not_copied() -> None:
     assert bytes(scan(apart).buffer) == bytes(found)
 
 
-def test_what_is_wrong_may_be_read_again_and_what_is_damaged_may_not() -> None:
+def test_an_undecodable_piece_may_be_read_again_and_a_damaged_one_not() -> None:
     """Rows of the same batches may have been written already."""
     written = Written()
     written.add(0, 2, Compression.NONE)

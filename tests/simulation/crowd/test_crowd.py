@@ -77,7 +77,7 @@ SEEDS_MAX = 20
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", BREAKAGES)
-def test_what_breaks_a_rule_is_caught(name: str) -> None:
+def test_a_broken_rule_is_caught(name: str) -> None:
     breakage, words, first = BREAKAGES[name]
     with patched(breakage()):
         seeds = range(first, first + SEEDS_MAX)

@@ -402,7 +402,7 @@ def test_a_hole_between_offsets() -> None:
     assert check(story.history, dense=False).valid
 
 
-def test_what_was_found_on_the_way_is_reported() -> None:
+def test_violations_during_the_run_are_reported() -> None:
     story = Story()
     story.history.violate("a record's checksum is wrong")
     assert story.names() == {"violation"}

@@ -174,7 +174,7 @@ def test_a_commit_of_records_that_no_consumer_read() -> None:
     assert story.names() == {"passed-over"}
 
 
-def test_what_another_member_read_counts() -> None:
+def test_records_read_by_another_member_count() -> None:
     story = Story()
     story.send("x", 0)
     story.join("one", 1, A)
@@ -197,7 +197,7 @@ def test_members_of_a_consumer_group_give_up_what_others_get() -> None:
     assert str(check(story.history)) == ""
 
 
-def test_what_a_member_is_given_while_another_still_has_it() -> None:
+def test_a_partition_assigned_while_another_member_owns_it() -> None:
     story = Story()
     story.heartbeat("one", 1, A, B)
     story.heartbeat("two", 2, A)

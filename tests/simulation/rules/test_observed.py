@@ -47,5 +47,5 @@ def test_each_output_once_and_in_order_is_right() -> None:
         ),
     ],
 )
-def test_what_readers_of_real_brokers_may_find_is_named(reads: list[Read], names: set[str]) -> None:
+def test_findings_of_real_brokers_readers_are_named(reads: list[Read], names: set[str]) -> None:
     assert found(reads) >= names

@@ -34,7 +34,7 @@ def test_a_fence_within_a_session_after_an_outage_is_noticed() -> None:
     assert not is_wrong(outage(), 99.0, FENCE)
 
 
-def test_what_the_outage_does_not_explain_is_no_violation() -> None:
+def test_a_fence_that_the_outage_does_not_explain_is_no_violation() -> None:
     assert not is_wrong(outage(renewed_at=95.0), 121.0, FENCE), "it was silent before"
     assert not is_wrong(outage(seconds=5.0), 106.0, FENCE), "too short to restart a count"
     assert not is_wrong(PutOutage(100.0, 120.0, {}), 121.0, FENCE), "its lease was never written"

@@ -63,7 +63,7 @@ class Story:
         return check(self.history).names()
 
 
-def test_what_is_old_may_go_and_what_is_young_may_not() -> None:
+def test_old_records_may_go_and_young_ones_may_not() -> None:
     story = Story()
     story.send((AGED, 0, "a"), (AGED, 1, "b"))
     story.seconds = 30.0
@@ -74,7 +74,7 @@ def test_what_is_old_may_go_and_what_is_young_may_not() -> None:
     assert story.names() == {"removed-too-early"}
 
 
-def test_what_was_aborted_goes_with_what_is_before_it_however_young() -> None:
+def test_young_aborted_records_go_with_those_before_them() -> None:
     story = Story()
     story.send((AGED, 0, "a"))
     story.seconds = 30.0
@@ -124,7 +124,7 @@ def test_nothing_goes_from_a_topic_that_loses_nothing() -> None:
     assert "removed-too-early" in story.names()
 
 
-def test_what_goes_by_size_leaves_something() -> None:
+def test_retention_by_size_leaves_a_record() -> None:
     story, key = Story(), Key("sized", 0)
     story.send((key, 0, "a"), (key, 1, "b"))
     story.poll(key, 1, 2, (1, "b"), log_start=1, stable=2)

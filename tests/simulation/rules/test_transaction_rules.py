@@ -167,7 +167,7 @@ def test_a_transition_that_the_table_does_not_have(story: Story, states: tuple[s
 
 
 @pytest.mark.parametrize("state", ["Ongoing", "PrepareCommit", "PrepareAbort"])
-def test_what_is_not_decided_or_not_complete_at_the_end(story: Story, state: str) -> None:
+def test_an_undecided_or_incomplete_transaction_at_the_end(story: Story, state: str) -> None:
     story.stored(state)
     assert story.anomalies() == ["undecided"]
 

@@ -126,7 +126,7 @@ def test_a_consumer_without_a_group_reads_to_the_end(shared: Broker) -> None:
     asyncio.run(run())
 
 
-def test_what_is_wrong_is_refused(shared: Broker) -> None:
+def test_wrong_settings_are_refused(shared: Broker) -> None:
     with pytest.raises(InvalidConfiguration, match="acks"):
         Consumer(shared.bootstrap, "topic", acks="all")
 

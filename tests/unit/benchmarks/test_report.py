@@ -58,7 +58,7 @@ def test_a_peer_that_used_no_measurable_time_is_no_divisor() -> None:
     assert cells[5:7] == ["-", "-"]
 
 
-def test_what_is_rolled_at_the_same_time_has_tables_of_its_own() -> None:
+def test_measurements_beside_rolls_have_tables_of_their_own() -> None:
     rolls = replace(OURS, cpu_seconds_a_gb=6.0, bytes_put_a_byte=2.1)
     results = Results("make bench", rolling=[(SHAPE, {"produce": rolls, "consume": OURS})])
 
@@ -163,7 +163,7 @@ def test_latencies_of_a_distant_store_are_in_its_puts() -> None:
     assert row_of(document, "committed, p50")[1:] == ["103", "1.03"]
 
 
-def test_what_puts_cost_stands_beside_a_peers_default() -> None:
+def test_the_cost_of_puts_stands_beside_a_peers_default() -> None:
     prices = [Price(rate, 10, rate, 235.0, 297.0, 10.0) for rate in (0.1, 100.0)]
 
     document = tables(Results("make bench", distant=Distant(prices=prices)))

@@ -36,7 +36,7 @@ def failed() -> tuple[CorruptObject, list[weakref.ref[Bytes]]]:
     raise AssertionError
 
 
-def test_what_was_at_hand_is_let_go() -> None:
+def test_a_kept_error_releases_the_locals_of_its_frames() -> None:
     error, held = failed()
     gc.collect()
     assert all(each() is not None for each in held)
@@ -46,7 +46,7 @@ def test_what_was_at_hand_is_let_go() -> None:
     assert not any(each() is not None for each in held)
 
 
-def test_what_it_says_stays() -> None:
+def test_a_kept_error_keeps_its_message_and_its_cause() -> None:
     error, _ = failed()
     assert str(without_frames(error)) == "object wal/0-1/7.wal is corrupt: it ends early"
     assert isinstance(error.__cause__, ValueError)

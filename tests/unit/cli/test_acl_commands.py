@@ -117,7 +117,7 @@ def test_wrong_input_is_explained(command: Command, arguments: tuple[str, ...], 
     assert why in result.err
 
 
-def test_what_the_broker_refuses_is_told(command: Command) -> None:
+def test_the_brokers_refusal_is_printed(command: Command) -> None:
     result = command("add", "alice", "read", "--topic", "t")
     assert result.code == 1
     assert "principal 'alice' has not the form User:name" in result.err

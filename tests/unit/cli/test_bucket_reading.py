@@ -209,7 +209,9 @@ def test_an_object_that_says_that_it_is_another_one_is_named(
 @pytest.mark.parametrize(
     "key", ["", "/wal/0-1/x", "../x", ".tidelog/x", "file:///bucket/wal/x", "wal/\t"]
 )
-def test_what_is_no_key_is_told_how_keys_look(folder: Path, command: Command, key: str) -> None:
+def test_a_wrong_key_is_refused_with_the_form_of_keys(
+    folder: Path, command: Command, key: str
+) -> None:
     result = command("inspect", "wal", key, "--store", f"file://{folder}")
     assert (result.code, result.out) == (2, "")
     assert "Keys are relative to the store's address" in result.err

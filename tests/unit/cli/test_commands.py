@@ -260,7 +260,9 @@ def test_keys_choose_partitions_as_all_kafka_clients_do(command: Command) -> Non
         ('{"value": "v", "partition": 99}', "has no partition 99"),
     ],
 )
-def test_what_is_no_record_is_refused_by_line(command: Command, text: str, why: str) -> None:
+def test_a_line_that_is_no_record_is_refused_by_its_number(
+    command: Command, text: str, why: str
+) -> None:
     command("topics", "create", "refused", "--partitions", "1")
     result = command("produce", "refused", "--format", "json", text=text)
     assert result.code == 1
@@ -270,7 +272,7 @@ def test_what_is_no_record_is_refused_by_line(command: Command, text: str, why: 
 
 
 @pytest.mark.usefixtures("to_broker")
-def test_what_was_sent_before_a_line_that_is_none_is_said(command: Command) -> None:
+def test_lines_sent_before_a_wrong_line_are_named(command: Command) -> None:
     command("topics", "create", "begun", "--partitions", "2")
     text = '{"value": "v"}\n' * 1200 + "nonsense\n"
     result = command("produce", "begun", "--format", "json", text=text)
@@ -281,7 +283,7 @@ def test_what_was_sent_before_a_line_that_is_none_is_said(command: Command) -> N
 
 
 @pytest.mark.usefixtures("to_broker")
-def test_what_was_sent_before_a_batch_that_is_refused_is_said(command: Command) -> None:
+def test_lines_sent_before_a_refused_batch_are_named(command: Command) -> None:
     command("topics", "create", "large", "--partitions", "2", "--config", "max.message.bytes=1000")
     small = [json.dumps({"value": "v", "partition": n % 2}) for n in range(10)]
     large = json.dumps({"value": "v" * 2000, "partition": 1})

@@ -112,7 +112,7 @@ def test_wrong_input_is_explained(command: Command, arguments: tuple[str, ...], 
         (("remove", "producer_byte_rate", "--user", "a"), "user a has no quota producer_byte_rate"),
     ],
 )
-def test_what_is_refused_is_told(command: Command, arguments: tuple[str, ...], why: str) -> None:
+def test_a_refusal_is_printed(command: Command, arguments: tuple[str, ...], why: str) -> None:
     result = command(*arguments)
     assert result.code == 1
     assert why in result.err

@@ -148,7 +148,9 @@ def test_a_transaction_is_listed_and_described_while_it_goes_on(
     assert use(lost, lambda client: stable(client, 0, "live")) == 0
 
 
-def test_what_hangs_is_found_and_aborted_by_its_start_offset(lost: Lost, command: Command) -> None:
+def test_a_hanging_transaction_is_found_and_aborted_by_its_start_offset(
+    lost: Lost, command: Command
+) -> None:
     found = {each["partition"]: each for each in facts(command("find-hanging", *NOW, "--json"))}
     hangs = found[0]
     assert hangs.pop("last_timestamp_ms") > 0
@@ -183,7 +185,7 @@ def test_what_hangs_is_found_and_aborted_by_its_start_offset(lost: Lost, command
     assert "none is open" in again.err
 
 
-def test_what_hangs_is_aborted_by_its_producer(lost: Lost, command: Command) -> None:
+def test_a_hanging_transaction_is_aborted_by_its_producer(lost: Lost, command: Command) -> None:
     place = ("--topic", "lost", "--partition", "1")
     producer_id = str(lost.producer_ids[1])
     wrong = ("--producer-id", producer_id, "--producer-epoch", "0", "--coordinator-epoch")
@@ -242,7 +244,7 @@ def test_wrong_words(lost: Lost, command: Command, arguments: tuple[str, ...]) -
         (("abort", "--topic", "lost", "--partition", "9", "--start-offset", "0"), "lost-9"),
     ],
 )
-def test_what_does_not_exist_is_named(
+def test_a_missing_transaction_is_named(
     lost: Lost, command: Command, arguments: tuple[str, ...], why: str
 ) -> None:
     result = command(*arguments)

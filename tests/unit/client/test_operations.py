@@ -63,7 +63,7 @@ from tidelog.protocol.schemas.transactions import (
 )
 
 
-def test_what_is_produced_is_fetched() -> None:
+def test_produced_records_are_fetched() -> None:
     async def story(world: World) -> None:
         cluster = await ScriptedCluster.start(world)
         async with world.client(cluster.brokers[0].address) as client:

@@ -54,7 +54,7 @@ def test_a_password_is_not_shown() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(change: dict[str, str], why: str) -> None:
+def test_contradictory_security_settings_are_refused(change: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidConfiguration, match=why) as refused:
         security_of(SASL | change)
     assert "hidden" not in str(refused.value)

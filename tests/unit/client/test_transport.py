@@ -226,7 +226,7 @@ def test_a_broker_that_refuses_to_say_its_versions() -> None:
     play(story)
 
 
-def test_what_the_broker_does_not_offer_is_not_sent() -> None:
+def test_a_request_that_the_broker_does_not_offer_is_not_sent() -> None:
     async def story(world: World) -> None:
         broker = await _broker(world)
         del broker.versions[ApiKey.END_TXN]

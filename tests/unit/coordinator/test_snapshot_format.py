@@ -127,7 +127,7 @@ def test_a_newer_format_is_named_with_ours() -> None:
         ({"tidelog_format_version": ""}, "which is no number"),
     ],
 )
-def test_what_belongs_elsewhere_is_corrupt(metadata: dict[str, str], why: str) -> None:
+def test_a_snapshot_of_another_origin_is_corrupt(metadata: dict[str, str], why: str) -> None:
     with pytest.raises(CorruptObject, match=why) as caught:
         decoded(rewritten(**metadata))
     assert caught.value.key == KEY
@@ -175,7 +175,7 @@ def test_a_transaction_in_a_state_that_is_never_stored_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1PAR1", b"no Parquet at all", b"PAR1" * 9])
-def test_what_is_no_snapshot_is_corrupt(data: bytes) -> None:
+def test_a_malformed_snapshot_is_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptObject) as caught:
         decoded(data)
     assert caught.value.key == KEY

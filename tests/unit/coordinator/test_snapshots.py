@@ -136,7 +136,7 @@ def test_a_snapshot_holds_what_was_durable_when_it_was_written() -> None:
     tell(story, store=store, interval_records=3)
 
 
-def test_what_comes_while_a_snapshot_is_written_is_not_in_it() -> None:
+def test_records_appended_during_a_snapshot_are_not_in_it() -> None:
     store = Store()
 
     async def story(runtime: Runtime, log: Log) -> None:

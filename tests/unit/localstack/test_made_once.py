@@ -34,7 +34,7 @@ def test_a_second_caller_waits_and_finds_the_work_done(tmp_path: Path) -> None:
     assert fill() is False
 
 
-def test_what_was_left_half_done_is_made_anew(tmp_path: Path) -> None:
+def test_half_finished_work_is_done_anew(tmp_path: Path) -> None:
     folder = tmp_path / "thing"
 
     def run_out_of_space() -> None:

@@ -20,7 +20,7 @@ def programs(folder: Path, mvn: str) -> Path:
     return folder
 
 
-def test_what_is_there_is_not_fetched_again(
+def test_present_jars_are_not_fetched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = f'echo "$@" >> {tmp_path}/calls'
@@ -61,7 +61,7 @@ def test_without_maven_it_says_what_to_install(
         fetch_jars(tmp_path / "jars", [ARTIFACT])
 
 
-def test_what_could_not_be_fetched_is_fetched_the_next_time(
+def test_a_failed_fetch_is_repeated_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(programs(tmp_path / "bin", "echo no such thing; exit 1")))

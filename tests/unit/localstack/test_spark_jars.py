@@ -28,7 +28,7 @@ def maven(folder: Path, script: str) -> None:
         (folder / name).chmod(0o755)
 
 
-def test_what_spark_has_itself_is_not_there_a_second_time(
+def test_sparks_own_jars_are_not_there_a_second_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = f": > {'.jar; : > '.join(FETCHED)}.jar"

@@ -33,7 +33,7 @@ def test_every_key_has_its_messages() -> None:
         assert request_type(key).FLEXIBLE == response_type(key).FLEXIBLE
 
 
-def test_what_is_advertised_can_be_read_and_written() -> None:
+def test_advertised_versions_have_schemas() -> None:
     for key, (lowest, highest) in ADVERTISED.items():
         assert lowest in request_type(key).VERSIONS
         assert highest in request_type(key).VERSIONS

@@ -189,7 +189,7 @@ def test_a_nullable_structure_has_a_marker() -> None:
         (DescribeGroupsRequest(groups=["g" * 40_000]), 0),
     ],
 )
-def test_what_does_not_fit_its_schema_is_not_sent(message: Message, version: int) -> None:
+def test_a_message_that_does_not_fit_its_schema_is_not_sent(message: Message, version: int) -> None:
     with pytest.raises(UnencodableMessage, match=f"{type(message).__name__} version {version}"):
         encode(message, version)
 

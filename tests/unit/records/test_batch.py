@@ -79,7 +79,7 @@ def test_without_a_producer_there_are_no_sequences() -> None:
     ("change", "position"),
     [(b"\x01", 16), (b"\x00", 16), (b"\x00\x00\x00\x30", 8), (b"\xff\xff\xff\xff", 8)],
 )
-def test_what_is_no_batch_of_format_2_is_refused(change: bytes, position: int) -> None:
+def test_a_batch_of_another_format_is_refused(change: bytes, position: int) -> None:
     batch = batch_of(1)
     batch[position : position + len(change)] = change
     with pytest.raises(MalformedBatch):

@@ -27,7 +27,7 @@ SAMPLES = [b"", b"a", b"abc" * 50_000, random.Random(1).randbytes(200_000), byte
 
 @pytest.mark.parametrize("codec", Compression)
 @pytest.mark.parametrize("sample", SAMPLES, ids=len)
-def test_what_was_compressed_comes_back(codec: Compression, sample: bytes) -> None:
+def test_compressed_data_decompresses(codec: Compression, sample: bytes) -> None:
     compressed = compress(codec, memoryview(bytearray(sample)))
     assert decompress(codec, memoryview(bytearray(compressed)), len(sample)) == sample
     assert compress(codec, sample) == compressed
@@ -166,7 +166,7 @@ def test_a_bomb_takes_no_more_memory_than_the_limit(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_just_fits_takes_no_more_than_one_copy(codec: Compression) -> None:
+def test_decompression_to_the_limit_takes_one_copy(codec: Compression) -> None:
     size = 16_000_000
     data = bomb(codec, size)
     tracemalloc.start()

@@ -59,7 +59,7 @@ def test_control_records_of_other_kinds_are_no_markers() -> None:
     "record",
     [NewRecord(b"\0\0\0\0\0\0"), NewRecord(None, b"\0\0\0\1"), NewRecord(b"\0", b"\0\0\0\1")],
 )
-def test_what_is_no_marker_is_refused(record: NewRecord) -> None:
+def test_a_malformed_marker_is_refused(record: NewRecord) -> None:
     with pytest.raises(MalformedBatch):
         parse_marker(encode_batch([record], is_control=True))
 

@@ -43,7 +43,7 @@ def with_maximum(batch: bytearray, timestamp: int) -> bytearray:
     return batch
 
 
-def test_what_needs_no_change_is_not_copied() -> None:
+def test_an_unchanged_batch_is_not_copied() -> None:
     batch = encode_batch(RECORDS, compression=Compression.LZ4)
     verdict = accepted(batch, BatchLimits())
     assert verdict.buffer is batch

@@ -178,7 +178,7 @@ def test_rows_outside_the_range_are_a_mistake() -> None:
             encode_rows(rows, first, following)
 
 
-def test_what_a_null_list_spans_is_no_header() -> None:
+def test_elements_under_a_null_list_are_no_headers() -> None:
     """Arrow lets a null list's offsets span elements; other writers may leave such."""
     rows = one(batch_at(0, count=2))
     offsets = pa.py_buffer(np.array([0, 1, 2], np.int32))

@@ -232,7 +232,7 @@ def test_a_limit_that_could_not_be_kept_is_refused(limit: int) -> None:
         BatchLimits(decompressed_bytes_max=limit)
 
 
-def test_what_its_codec_cannot_read_is_an_invalid_record() -> None:
+def test_undecompressable_records_are_invalid() -> None:
     for codec in (1, 2, 3, 4):
         batch = changed(encode_batch(records(SOME_TIME)), ATTRIBUTES, ">h", codec)
         assert refusal(batch).error_code == BatchErrorCode.INVALID_RECORD

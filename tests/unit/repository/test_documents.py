@@ -288,7 +288,7 @@ def test_documents_name_what_is_there(check: Check) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_noticed(check: str, good: str, bad: str) -> None:
+def test_each_check_notices_a_fault(check: str, good: str, bad: str) -> None:
     document = ROOT / ("docs/GLOSSARY.md" if check == "glossary" else "README.md")
     assert list(CHECKS[check](document, good)) == []
     assert len(list(CHECKS[check](document, bad))) == 1

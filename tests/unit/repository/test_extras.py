@@ -75,7 +75,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_each_extra_brings() -> None:
+def test_dependencies_of_each_extra() -> None:
     base = {re.split(r"[\[><=]", each)[0] for each in PROJECT["dependencies"]}
     assert base == {
         *("awscrt", "boto3", "click", "confluent-kafka", "cramjam", "fsspec", "google-re2"),

@@ -78,7 +78,7 @@ def test_every_named_proof_exists() -> None:
     assert wrong == []
 
 
-def test_what_is_claimed_has_a_proof_and_what_is_not_has_none() -> None:
+def test_every_claim_has_a_proof_and_every_gap_has_none() -> None:
     for line in lines(STATUS.read_text()):
         assert line.state in STATES, line
         assert bool(line.proofs) == (line.state != "not yet"), line

@@ -53,7 +53,7 @@ def test_a_java_that_is_too_old_for_spark_is_named(offer: Offer) -> None:
         require("java")
 
 
-def test_what_may_be_missing_is_done_without(
+def test_a_tool_that_may_be_missing_is_skipped(
     offer: Offer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ALLOW_MISSING", "kcat, java")
@@ -63,7 +63,7 @@ def test_what_may_be_missing_is_done_without(
     assert "mvn: not found" in capsys.readouterr().err
 
 
-def test_what_is_there_is_used_even_if_it_may_be_missing(
+def test_a_present_tool_is_used_even_if_it_may_be_missing(
     offer: Offer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ALLOW_MISSING", "node")

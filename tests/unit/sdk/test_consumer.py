@@ -131,7 +131,7 @@ def test_the_default_begins_with_what_comes_after_the_consumer(shared: Broker) -
         assert next(iter(consumer)).value == b"after"
 
 
-def test_what_is_not_committed_is_not_shown(shared: Broker) -> None:
+def test_uncommitted_records_are_not_shown(shared: Broker) -> None:
     topic = shared.topic()
     producer = Producer(shared.bootstrap, transactional_id="hidden")
     with producer, producer.transaction():

@@ -159,7 +159,7 @@ def test_a_worker_that_is_interrupted_while_it_commits_goes_on(
     check_output(shared, sink)
 
 
-def test_what_cannot_be_exactly_once_is_refused(shared: Broker) -> None:
+def test_settings_that_break_exactly_once_are_refused(shared: Broker) -> None:
     topic = shared.topic()
     sink = Producer(shared.bootstrap, transactional_id="refused")
     for source, words in [

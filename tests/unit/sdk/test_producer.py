@@ -50,7 +50,7 @@ def send_again(producer: Producer, topic: str) -> None:
         producer.send(topic, "fits again")
 
 
-def test_what_is_sent_is_read_as_it_was(shared: Broker) -> None:
+def test_messages_are_read_as_sent(shared: Broker) -> None:
     topic = shared.topic()
     with Producer(shared.bootstrap, value_serializer="json") as producer:
         first = producer.send(topic, {"miles": 719}, "N14228", {"carrier": "UA", "raw": b"\0"})

@@ -144,7 +144,7 @@ def test_a_consumers_wrong_combinations_name_their_rule(
 
 
 @pytest.mark.parametrize("bootstrap", ["", " ", "http://127.0.0.1:9092", 9092])
-def test_what_is_no_bootstrap_address_is_refused(bootstrap: Any) -> None:
+def test_a_malformed_bootstrap_address_is_refused(bootstrap: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="bootstrap"):
         admin_configuration(bootstrap, {})
 

@@ -206,7 +206,7 @@ def test_no_cluster_is_named(spark_world: SparkWorld) -> None:
         spark_world.source(subscribe=TOPIC)
 
 
-def test_what_retention_took_is_named_or_passed_over(spark_world: SparkWorld) -> None:
+def test_expired_records_are_named_or_skipped(spark_world: SparkWorld) -> None:
     spark_world.tell(history)
     strict = spark_world.source(subscribe=TOPIC)
     lenient = spark_world.source(subscribe=TOPIC, failOnDataLoss=False)

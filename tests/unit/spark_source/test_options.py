@@ -118,7 +118,7 @@ def test_times_for_all_count_before_times_for_each_and_these_before_offsets() ->
         ),
     ],
 )
-def test_what_is_wrong_is_named(options: dict[str, str], message: str) -> None:
+def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=re.escape(message)):
         named(options)
 

@@ -60,7 +60,7 @@ class ObjectStoreContract:
     has_no_directories = True
     """Whether `a` and `a/b` can both be objects: not where directories are files."""
 
-    def test_what_was_put_is_read_back_with_size_and_version(self, make_store: MakeStore) -> None:
+    def test_an_object_is_read_back_with_size_and_version(self, make_store: MakeStore) -> None:
         async def story(store: ObjectStore) -> None:
             etag = await store.put("dir/object", b"hello")
             stored = await store.get("dir/object")
@@ -148,7 +148,7 @@ class ObjectStoreContract:
 
         run(make_store, story)
 
-    def test_what_is_absent_is_named(self, make_store: MakeStore) -> None:
+    def test_an_absent_object_is_named(self, make_store: MakeStore) -> None:
         async def story(store: ObjectStore) -> None:
             await store.put("dir/other", b"x")
             for key in ("nothing", "dir", "dir/other/below"):

@@ -216,7 +216,7 @@ def test_a_store_that_hangs_is_undecided_at_the_deadline() -> None:
     tell(story)
 
 
-def test_what_the_store_said_last_is_said_at_the_deadline() -> None:
+def test_the_stores_last_error_is_raised_at_the_deadline() -> None:
     class Full(MemoryStore):
         async def put(self, key: str, *_: object) -> str:  # type: ignore[override]
             raise StoreFull(key, "the disk is full")

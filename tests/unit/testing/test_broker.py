@@ -20,7 +20,7 @@ def test_fixtures(tidelog_broker, tidelog_topic):
 """
 
 
-def test_what_is_durable_outlives_a_kill() -> None:
+def test_durable_records_outlive_a_kill() -> None:
     with Broker() as broker:
         topic, address = broker.topic(2), broker.bootstrap
         broker.produce(topic, ["a", "b"])

@@ -74,7 +74,7 @@ def test_sides_speak_in_turn_through_memory_that_grows_as_it_must(
         assert np.array_equal(one.receive(), np.arange(size))
 
 
-def test_what_was_received_stays_as_it_was(sides: tuple[Channel, Channel]) -> None:
+def test_received_bytes_stay_unchanged(sides: tuple[Channel, Channel]) -> None:
     one, other = sides
     send(one, memoryview(b"first" * 1000))
     first = other.receive()
@@ -95,7 +95,7 @@ def test_a_sender_may_do_other_work_in_between(sides: tuple[Channel, Channel], c
 
 
 @pytest.mark.parametrize("size", [1000, GIVEN_BYTES_MIN])
-def test_what_was_received_can_be_kept_without_a_copy(
+def test_received_bytes_can_be_kept_without_a_copy(
     sides: tuple[Channel, Channel], size: int
 ) -> None:
     """By a store in memory, for one: it is nobody's to change."""

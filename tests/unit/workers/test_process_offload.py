@@ -104,7 +104,7 @@ def test_buffers_of_any_number_and_size_arrive_as_they_were(
     run(story())
 
 
-def test_what_is_placed_stays_until_it_is_let_go(run: Run, offload: ProcessOffload) -> None:
+def test_a_placed_object_stays_until_its_release(run: Run, offload: ProcessOffload) -> None:
     async def story() -> None:
         placed = await offload.place(list[int], (1, 2))
         other = await offload.place(list[int])
@@ -152,7 +152,7 @@ def test_it_may_die_while_it_has_nothing_to_do(run: Run, offload: ProcessOffload
     run(story())
 
 
-def test_what_cannot_be_sent_is_an_error_of_the_caller(run: Run, offload: ProcessOffload) -> None:
+def test_an_unpicklable_call_is_the_callers_error(run: Run, offload: ProcessOffload) -> None:
     async def story() -> None:
         pid = await offload.run(os.getpid)
         with pytest.raises(Exception, match="pickle"):

@@ -85,7 +85,7 @@ def test_a_disk_that_is_too_small_is_said_before(tmp_path: Path) -> None:
         measure_spark(tmp_path, tmp_path, share=1e9, without=[])
 
 
-def test_what_could_not_be_fetched_is_named() -> None:
+def test_a_missing_download_is_named() -> None:
     found = figures()
     found.missing.append(("Spark's Kafka connector", "Maven could not fetch it:\nmuch more"))
     document = tables(Results("make bench", spark=found))

@@ -31,7 +31,7 @@ def values(records: object) -> list[bytes | None]:
     return [record.value for record in records]  # type: ignore[attr-defined]
 
 
-def test_what_is_acknowledged_is_read_at_its_offset() -> None:
+def test_acknowledged_records_are_read_at_their_offsets() -> None:
     async def story() -> None:
         async with new_world().broker() as one:
             await one.create_topic()

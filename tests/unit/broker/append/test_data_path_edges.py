@@ -271,7 +271,7 @@ def test_a_broker_stops_politely_though_a_checkpoint_cannot_be_written() -> None
     run(story)
 
 
-def test_what_is_not_to_be_acknowledged_waits_for_the_store_and_is_counted() -> None:
+def test_records_with_acks_0_wait_for_the_store_and_are_counted() -> None:
     async def story() -> None:
         store = GatedStore(MemoryStore(SystemClock(), "memory://test"))
         store.open()

@@ -155,7 +155,7 @@ def test_each_connection_s_order_is_the_log_s_whatever_takes_how_long(seed: int)
     asyncio.run(main())
 
 
-def test_what_waits_of_a_lost_connection_is_dropped_and_its_memory_given_back() -> None:
+def test_waiting_submissions_of_a_lost_connection_are_dropped_and_their_memory_released() -> None:
     async def story(one: OneBroker, held: HeldOffload) -> None:
         waiting = sent(one, GREEDY, *[LARGE] * 5)
         await held.begun.acquire()

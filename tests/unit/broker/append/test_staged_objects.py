@@ -31,7 +31,7 @@ def places(topic_id: UUID, partitions: int) -> list[TopicPartition]:
     return [TopicPartition(topic_id, number) for number in range(partitions)]
 
 
-def test_what_was_staged_too_long_ago_is_refused() -> None:
+def test_a_staged_object_that_is_too_old_is_refused() -> None:
     old = ShiftedClock(-3_000)
     here = world(MemoryStore(old), staged_retention_ms=2_000)
 
@@ -51,7 +51,7 @@ def test_what_was_staged_too_long_ago_is_refused() -> None:
     run(story)
 
 
-def test_what_is_damaged_or_missing_or_of_others_is_refused_whole_and_named() -> None:
+def test_a_damaged_missing_or_foreign_staged_object_is_refused_and_named() -> None:
     here = world()
 
     async def story() -> None:

@@ -94,7 +94,7 @@ def test_a_token_without_a_claim_that_it_needs_is_refused(claims: Any, why: str)
         accepted(issuer, issuer.token(**claims))
 
 
-def test_what_is_not_asked_for_is_not_compared() -> None:
+def test_claims_that_no_setting_demands_are_not_compared() -> None:
     issuer = Issuer()
     any_terms = TokenTerms(None, frozenset(), 0, "upn", "scp", None)
     token = issuer.token(None, iss=None, aud=None, upn=" bob ", groups=[1], scope="a a")

@@ -63,7 +63,7 @@ def test_the_memory_of_decisions_is_bounded() -> None:
         assert len(authorizer._decisions) <= 3
 
 
-def test_what_was_granted_is_remembered_until_the_rules_change() -> None:
+def test_permissions_are_cached_until_the_rules_change() -> None:
     rules = Rules(table_of(rule("WRITE", "orders")))
     granted = rules.authorizer(decisions_max=3).granted()
     assert not granted.includes(ALICE, "h", ["orders"])

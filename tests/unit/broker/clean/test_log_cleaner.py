@@ -219,7 +219,7 @@ def test_records_without_a_key_are_refused_and_those_from_before_are_dropped() -
     run(story)
 
 
-def test_what_has_no_room_among_the_keys_is_left_to_further_rounds() -> None:
+def test_keys_beyond_the_buffer_are_left_to_further_rounds() -> None:
     async def story() -> None:
         world = new_world(log_cleaner_dedupe_buffer_size=1)
         async with world.broker() as one:

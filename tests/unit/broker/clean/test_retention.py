@@ -71,7 +71,7 @@ def test_old_segments_go_and_readers_below_are_out_of_range() -> None:
     run(story)
 
 
-def test_what_is_in_the_wal_still_goes_too_by_whole_slots() -> None:
+def test_expired_records_in_the_wal_go_by_whole_slots() -> None:
     async def story() -> None:
         world = new_world()
         async with world.broker(politely=False) as one:
@@ -155,7 +155,7 @@ def test_the_brokers_setting_holds_for_topics_without_their_own() -> None:
     run(story)
 
 
-def test_what_delete_records_deleted_goes_from_the_table() -> None:
+def test_deleted_records_go_from_the_table() -> None:
     async def story() -> None:
         world = new_world()
         async with world.broker() as one:

@@ -91,7 +91,7 @@ def test_an_idle_broker_s_slots_go_that_were_rolled_behind_its_newest_checkpoint
     run(story)
 
 
-def test_what_is_marked_is_looked_at_again_when_the_grace_has_passed() -> None:
+def test_a_marked_object_is_judged_again_after_the_grace() -> None:
     async def story() -> None:
         here = world()
         async with here.broker(politely=False) as one:

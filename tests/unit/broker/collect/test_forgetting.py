@@ -267,7 +267,7 @@ def test_of_two_that_look_at_once_one_has_it_forgotten() -> None:
     simulate(story)
 
 
-def test_what_was_forgotten_meanwhile_is_left_out() -> None:
+def test_ids_forgotten_meanwhile_are_left_out() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))
         one, other = await deleted_topics(broker, 2)

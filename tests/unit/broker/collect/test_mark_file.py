@@ -121,7 +121,7 @@ def test_a_mark_that_a_pass_does_not_confirm_ends() -> None:
     tell(story)
 
 
-def test_what_is_being_deleted_is_stored_as_due() -> None:
+def test_slots_under_deletion_are_stored_as_due() -> None:
     async def story(world: World) -> None:
         marks = await world.process()
         marks.slots.update({DEAD: [SlotRun(50, 60)]}, world.clock.monotonic())

@@ -154,7 +154,7 @@ def test_staged_objects_go_when_their_batch_is_committed() -> None:
     run(story)
 
 
-def test_what_a_call_that_stalls_has_staged_goes_and_it_wakes_up_fenced() -> None:
+def test_staged_objects_of_a_stalled_call_go_and_it_wakes_up_fenced() -> None:
     store = MemoryStore(ShiftedClock())
     here = world(store)
 

@@ -58,7 +58,7 @@ def dead_of(known: ClusterState) -> set[Incarnation]:
     return {wal.incarnation for wal in known.retired.values()}
 
 
-def test_what_it_has_written_itself_is_not_listed() -> None:
+def test_own_slots_are_not_listed() -> None:
     async def story() -> None:
         store, ends = Listings(), [0]
         inventory = WalInventory(

@@ -172,7 +172,7 @@ def test_markers_are_written_and_settled_at_once() -> None:
         ErrorCode.REQUEST_TIMED_OUT,
     ],
 )
-def test_what_cannot_be_written_yet_is_tried_again_and_holds_up_no_other(error: ErrorCode) -> None:
+def test_a_refused_marker_is_retried_and_holds_up_no_other(error: ErrorCode) -> None:
     """The waits double."""
     leaders = Leaders()
     leaders.errors[P] = [error] * 3
@@ -185,7 +185,7 @@ def test_what_cannot_be_written_yet_is_tried_again_and_holds_up_no_other(error: 
 @pytest.mark.parametrize(
     "error", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
 )
-def test_what_will_never_be_written_does_not_keep_a_transaction_from_its_end(
+def test_a_marker_that_can_never_be_written_does_not_block_the_end(
     error: ErrorCode,
 ) -> None:
     leaders = Leaders()
@@ -196,7 +196,7 @@ def test_what_will_never_be_written_does_not_keep_a_transaction_from_its_end(
     assert leaders.waits == []
 
 
-def test_what_a_coordinator_has_left_is_no_longer_its_own() -> None:
+def test_a_stopped_coordinators_markers_are_not_retried() -> None:
     """Its successor sends all markers again."""
     leaders = Leaders()
     leaders.errors[P] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]

@@ -150,7 +150,7 @@ def test_also_while_it_is_being_loaded_and_those_of_transactions() -> None:
     run(story)
 
 
-def test_what_the_first_release_committed_counts_for_the_topic_of_that_name() -> None:
+def test_offsets_of_the_first_release_count_for_the_topic_of_that_name() -> None:
     here = world()
 
     async def story() -> None:

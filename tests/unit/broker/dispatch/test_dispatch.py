@@ -133,7 +133,7 @@ def test_a_partition_has_the_name_that_the_answer_calls_it_by() -> None:
     assert partition.high_watermark == -1
 
 
-def test_what_only_describes_the_request_is_not_repeated_as_if_it_were_known() -> None:
+def test_an_error_repeats_only_the_identifying_fields_of_a_request() -> None:
     topic = CreatableTopic(name="t", num_partitions=8, replication_factor=3)
     created = error_response(CreateTopicsRequest(topics=[topic]), 7, CODE, "no")
     assert created == CreateTopicsResponse(

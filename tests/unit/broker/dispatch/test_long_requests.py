@@ -53,7 +53,7 @@ def test_a_message_is_read_in_steps() -> None:
     run(story)
 
 
-def test_what_would_be_too_much_together_waits_unread() -> None:
+def test_long_requests_above_the_common_limit_wait_unread() -> None:
     async def story(requests: LongRequests) -> None:
         begun: list[str] = []
         end = asyncio.Event()

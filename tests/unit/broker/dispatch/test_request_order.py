@@ -204,7 +204,7 @@ def test_a_log_begins_where_records_were_deleted_before() -> None:
     run(story)
 
 
-def test_what_was_created_altered_or_deleted_before_is_seen_so() -> None:
+def test_a_request_sees_earlier_creations_changes_and_deletions() -> None:
     async def story() -> None:
         async with world().broker() as one, connected(one) as pipe:
             create = CreateTopicsRequest(
@@ -293,6 +293,6 @@ def test_produce_requests_and_commits_still_share_slots() -> None:
     run(story)
 
 
-def test_what_is_served_side_by_side_is_served() -> None:
+def test_every_api_that_runs_side_by_side_has_a_handler() -> None:
     named = {*SIDE_BY_SIDE, *(key for others in SIDE_BY_SIDE.values() for key in others)}
     assert named <= set(HANDLERS)

@@ -118,7 +118,7 @@ def test_an_error_of_all_is_the_answer() -> None:
     assert join(DELETE, answers) is answers[1]
 
 
-def test_what_is_not_to_be_answered_has_no_answer() -> None:
+def test_a_request_without_an_answer_has_none() -> None:
     assert join(DELETE, [None, None]) is None
 
 

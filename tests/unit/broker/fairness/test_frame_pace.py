@@ -57,7 +57,7 @@ def test_while_the_broker_does_not_read_no_time_passes() -> None:
     assert pace.is_late(1010.0)
 
 
-def test_what_is_left_is_reckoned_by_what_came_since_the_last_look() -> None:
+def test_the_time_left_follows_the_bytes_since_the_last_look() -> None:
     pace = begun()
     assert pace.seconds_left(101.0, 1000) == 0
     pace.go_on(102.0, 500)

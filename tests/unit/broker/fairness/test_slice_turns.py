@@ -36,7 +36,7 @@ def test_one_slice_runs_at_a_time_whatever_request_it_belongs_to() -> None:
     run(story)
 
 
-def test_what_else_is_ready_comes_between_two_slices() -> None:
+def test_ready_callbacks_run_between_two_slices() -> None:
     async def story(turns: SliceTurns) -> None:
         order: list[str] = []
 

@@ -120,7 +120,7 @@ async def delete(broker: AdministeredBroker, **chosen: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_what_was_created_is_described_and_deleted(version: int) -> None:
+def test_created_rules_are_described_and_deleted(version: int) -> None:
     async def story(broker: AdministeredBroker) -> None:
         assert await described(broker, version) == []
         wanted = (READ, PREFIXED, CLUSTER)

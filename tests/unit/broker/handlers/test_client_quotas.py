@@ -95,7 +95,7 @@ async def described(
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_what_was_set_is_described_changed_and_removed(version: int) -> None:
+def test_quotas_are_set_described_changed_and_removed(version: int) -> None:
     async def story(broker: AdministeredBroker) -> None:
         assert await described(broker, version=version) == []
         found = await alter(

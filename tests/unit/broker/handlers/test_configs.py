@@ -117,7 +117,7 @@ async def replace(
     return response.error_code
 
 
-def test_what_kafka_lists_of_a_broker_beside_its_settings_is_told_and_not_taken() -> None:
+def test_kafkas_facts_about_a_broker_are_described_and_cannot_be_set() -> None:
     async def story(broker: AdministeredBroker) -> None:
         told = {each.name: each for each in (await describe(broker, (BROKER, "1"))).configs}
         expected = {
@@ -222,7 +222,9 @@ def test_a_topics_setting_its_type_its_synonyms_and_what_it_means() -> None:
         ((99, "x"), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_what_has_no_settings_is_refused_everywhere(resource: Resource, code: ErrorCode) -> None:
+def test_a_resource_without_settings_is_refused_everywhere(
+    resource: Resource, code: ErrorCode
+) -> None:
     async def story(broker: AdministeredBroker) -> None:
         result = await describe(broker, resource)
         assert (result.error_code, result.configs) == (code, [])

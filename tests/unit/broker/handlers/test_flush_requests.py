@@ -73,7 +73,7 @@ def test_the_transaction_that_holds_back_is_named() -> None:
     run(story)
 
 
-def test_what_is_not_here_and_what_has_no_table_is_said_of_each_partition() -> None:
+def test_a_flush_names_partitions_led_elsewhere_and_without_a_table() -> None:
     here = world()
 
     async def story() -> None:

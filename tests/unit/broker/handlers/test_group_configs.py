@@ -98,7 +98,7 @@ def test_replacing_a_groups_settings_drops_what_is_not_named() -> None:
         ([(SESSION, SET, "50000"), (HEARTBEAT, SET, "1")], HEARTBEAT),
     ],
 )
-def test_what_a_group_may_not_be_given_is_refused_by_name(changes: list[Change], why: str) -> None:
+def test_invalid_settings_of_a_group_are_refused_by_name(changes: list[Change], why: str) -> None:
     async def story(broker: AdministeredBroker) -> None:
         await create(broker, topic("t"))
         good: list[Change] = [("retention.ms", SET, "5")]
@@ -152,7 +152,7 @@ def test_there_are_no_settings_of_all_groups() -> None:
     administer(story)
 
 
-def test_what_only_another_version_knows_disturbs_nothing_and_can_be_deleted() -> None:
+def test_unknown_stored_settings_disturb_nothing_and_can_be_deleted() -> None:
     async def story(broker: AdministeredBroker) -> None:
         stored = {"future.setting": "1", SESSION: "never", HEARTBEAT: "7000"}
         record = ConfigsChanged(ConfigScope.GROUP, "g", stored)
@@ -175,7 +175,9 @@ def test_what_only_another_version_knows_disturbs_nothing_and_can_be_deleted() -
         ([], [(2, "t"), (4, "1"), (OF_GROUP, "a"), (OF_GROUP, "g")]),
     ],
 )
-def test_what_has_settings_is_listed(types: list[int], expected: list[tuple[int, str]]) -> None:
+def test_resources_with_settings_are_listed(
+    types: list[int], expected: list[tuple[int, str]]
+) -> None:
     async def story(broker: AdministeredBroker) -> None:
         await create(broker, topic("t"))
         for name in ("g", "a", "gone"):

@@ -161,7 +161,7 @@ def test_metadata_requests_create_no_more_topics_than_a_cluster_has() -> None:
     administer(story, topics_max=1)
 
 
-def test_what_was_not_used_of_a_minute_is_not_added_to_the_next() -> None:
+def test_unused_creations_of_a_minute_do_not_carry_over() -> None:
     creations = AutoCreations()
     assert creations.take(2, 3, now=0.0) == 2
     assert creations.take(2, 3, now=59.0) == 1

@@ -82,7 +82,7 @@ def test_all_topics_or_none() -> None:
     administer(story)
 
 
-def test_what_is_not_there_is_named_and_why() -> None:
+def test_missing_topics_are_named_with_the_reason() -> None:
     async def story(broker: AdministeredBroker) -> None:
         response = await ask(broker, "missing", "not valid", "", "missing")
         assert errors(response) == {

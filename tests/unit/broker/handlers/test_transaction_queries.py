@@ -123,7 +123,7 @@ def test_a_transaction_is_described_from_its_beginning_to_its_end(version: int) 
     run(story)
 
 
-def test_what_cannot_be_described() -> None:
+def test_transactions_that_cannot_be_described() -> None:
     async def story() -> None:
         async with world().broker() as broker:
             codes = [each.error_code for each in await described(broker, "a", "")]
@@ -232,7 +232,7 @@ def test_a_partitions_producers_with_their_open_transactions(version: int) -> No
     run(story)
 
 
-def test_what_cannot_be_told_of_a_partition() -> None:
+def test_partitions_whose_producers_cannot_be_described() -> None:
     async def story() -> None:
         async with world().broker() as broker:
             await broker.create_topic()

@@ -200,7 +200,7 @@ def wrong_requests(producer: Producer) -> list[tuple[WireRequest, set[ErrorCode]
 
 
 @pytest.mark.parametrize("state", STATES, ids=[state.label for state in STATES])
-def test_what_is_wrong_in_any_state_is_named_in_every_version_and_changes_nothing(
+def test_a_wrong_request_is_refused_in_every_state_and_version_and_changes_nothing(
     state: TransactionState,
 ) -> None:
     async def story() -> None:

@@ -46,7 +46,7 @@ async def serving(here: World, *, politely: bool = True) -> AsyncIterator[OneBro
 
 
 @both_versions
-def test_what_is_committed_is_seen_and_what_is_aborted_is_not(version: int) -> None:
+def test_committed_records_are_seen_and_aborted_ones_are_not(version: int) -> None:
     async def story() -> None:
         async with serving(world()) as broker:
             await broker.create_topic(partitions=2)

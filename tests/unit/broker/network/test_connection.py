@@ -205,7 +205,7 @@ def test_bytes_too_many_are_ignored() -> None:
         (memoryview(b"\x00\x00\x00\x02\x00\x00\x00\x00\xff\xff\x00"), "unsupported_version"),
     ],
 )
-def test_what_cannot_be_understood_closes_the_connection(damaged: memoryview, reason: str) -> None:
+def test_an_unintelligible_request_closes_the_connection(damaged: memoryview, reason: str) -> None:
     memory: RequestMemory[ServedConnection] = RequestMemory(-1)
     connection = new_connection(memory)
     feed(connection, heartbeat_frame(1), damaged, heartbeat_frame(3))
@@ -218,7 +218,7 @@ def test_what_cannot_be_understood_closes_the_connection(damaged: memoryview, re
     assert memory.bytes_held == 0
 
 
-def test_what_is_advertised_is_what_is_served_and_produce_from_0_on() -> None:
+def test_advertised_versions_are_served_and_produce_is_advertised_from_0() -> None:
     advertised = new_dispatcher().advertised
     listed = {each.api_key: (each.min_version, each.max_version) for each in advertised}
     assert listed == {0: (0, 13), 1: (4, 17), 3: (0, 13), 12: (0, 4), 18: (0, 4)}

@@ -71,7 +71,7 @@ def test_a_healthy_broker_says_so() -> None:
     assert json.loads(body) == {"healthy": True, "problems": []}
 
 
-def test_what_is_wrong_is_named() -> None:
+def test_problems_are_named() -> None:
     with serving(["the lease is stale", "t-0 is corrupt"]) as server:
         status, _, body = get(server, "/healthz?verbose")
     assert status == 503
@@ -151,7 +151,7 @@ def test_a_request_has_a_time_by_which_it_must_be_there_however_it_drips() -> No
         assert ended
 
 
-def test_what_is_no_request_or_too_long_is_no_more_than_that() -> None:
+def test_garbage_and_overlong_requests_do_no_harm() -> None:
     with serving() as server:
         for garbage in (b"\x00\x01\r\n\r\n", b"GET /\r\n\r\n", b"GET /" + b"x" * 100_000):
             with socket.create_connection(server.address, timeout=10) as each:

@@ -122,7 +122,7 @@ def test_a_changed_certificate_is_taken(authority: Authority, tmp_path: Path) ->
         assert get(server.address, "/healthz", context=other.client())[0] == 200
 
 
-def test_what_an_address_beyond_this_machine_lacks_is_named(authority: Authority) -> None:
+def test_missing_protection_beyond_loopback_is_named(authority: Authority) -> None:
     both = over_tls(authority, http_bearer_token=TOKEN)
     for host in ("127.0.0.1", "localhost", "::1"):
         assert access().missing_at(host) == []

@@ -102,7 +102,7 @@ def test_a_connection_that_is_gone_waits_no_more() -> None:
     assert memory.next_reader() == "c"
 
 
-def test_what_is_authorized_counts_as_a_whole_and_goes_on_whatever_is_held() -> None:
+def test_a_reserved_request_counts_whole_and_always_continues() -> None:
     memory: RequestMemory[str] = RequestMemory(100)
     memory.received(10, 0)
     assert memory.reserve("a", 90, 10)

@@ -311,7 +311,7 @@ def test_a_client_that_closes_its_half_still_gets_its_answers(loop: str) -> None
         (struct.pack(">ihhihb", 11, 60, 99, 1, -1, 0), "unsupported_version", "DescribeCluster"),
     ],
 )
-def test_what_cannot_be_understood_closes_its_connection_only(
+def test_an_unintelligible_request_closes_its_own_connection_only(
     garbage: bytes, reason: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:

@@ -91,7 +91,7 @@ def test_a_topic_is_created_at_first_sight_with_the_usual_number_of_partitions(
 
 
 @pytest.mark.parametrize("acks", ["1", "all"])
-def test_what_is_acknowledged_is_read_back(broker: BrokerProcess, acks: str) -> None:
+def test_acknowledged_records_are_read_back(broker: BrokerProcess, acks: str) -> None:
     topic = f"acks-{acks}"
     assert produce(broker.kafka, topic, [b"a", b"b", b"c"], acks) == [0, 1, 2]
     assert consume(broker.kafka, topic, 3) == [b"a", b"b", b"c"]

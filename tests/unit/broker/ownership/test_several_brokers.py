@@ -219,7 +219,7 @@ def test_a_partition_stays_when_its_receiver_is_not_live() -> None:
     run(story)
 
 
-def test_what_was_given_away_survives_the_death_of_giver_and_receiver() -> None:
+def test_a_moved_partition_survives_the_death_of_giver_and_receiver() -> None:
     """Neither has written an opening image: the giver's WAL up to the move is the base."""
     here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
 

@@ -102,7 +102,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_is_asked_in_one_turn_shares_a_request_to_each_broker() -> None:
+def test_items_of_one_turn_share_a_request_to_each_broker() -> None:
     async def story(requests: PeerRequests[int, int], network: Network) -> None:
         asked = [requests.ask(ONE, 1), requests.ask(OTHER, 2), requests.ask(ONE, 3)]
         await turns()
@@ -114,7 +114,7 @@ def test_what_is_asked_in_one_turn_shares_a_request_to_each_broker() -> None:
     story_of(story)
 
 
-def test_what_comes_while_requests_are_unanswered_waits_and_shares_the_next_one() -> None:
+def test_items_behind_unanswered_requests_wait_and_share_the_next_one() -> None:
     async def story(requests: PeerRequests[int, int], network: Network) -> None:
         for item in (1, 2, 3, 4):
             requests.ask(ONE, item)

@@ -115,7 +115,7 @@ def test_several_readers_of_a_partition_cost_what_one_costs() -> None:
 
 
 @pytest.mark.usefixtures("groups_of_a_mib")
-def test_what_is_kept_stays_within_the_memory_for_it() -> None:
+def test_cached_reads_stay_within_their_memory() -> None:
     async def story() -> None:
         cold, _ = await slow_log(2000, 5000, read_cache_bytes=3 * MIB)
         offset = 0

@@ -100,7 +100,7 @@ def test_a_time_costs_two_reads_and_the_second_time_one() -> None:
     run(story())
 
 
-def test_what_is_rolled_under_a_look_is_not_missed() -> None:
+def test_records_rolled_during_a_lookup_are_not_missed() -> None:
     async def story() -> None:
         stamps = [STAMP] * 40 + [STAMP + 5] * 4 + [STAMP + 9] * 4
         cold = ColdLog(dated(stamps))

@@ -68,7 +68,7 @@ def test_the_partitions_in_a_lost_slot_answer_an_error_and_all_others_go_on(from
     run(story)
 
 
-def test_what_the_first_look_finds_stays_found() -> None:
+def test_a_lost_slot_stays_lost_for_every_later_reader() -> None:
     """The end that the metadata log names is final, and so is what is lost below it."""
     here = world()
 

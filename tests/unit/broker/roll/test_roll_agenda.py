@@ -151,7 +151,7 @@ def segments_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_what_is_overdue_in_a_pause_waits_for_the_segment_in_hand_alone(
+def test_a_partition_overdue_in_a_pause_waits_for_the_present_segment_alone(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Also where what is rolled is due still, and several times as much as it needs for that."""
@@ -175,7 +175,7 @@ def test_what_is_overdue_in_a_pause_waits_for_the_segment_in_hand_alone(
     run(story)
 
 
-def test_what_is_overdue_once_more_waits_for_the_segment_in_hand_alone(
+def test_a_partition_overdue_again_waits_for_the_present_segment_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Though it has had its turn in the round that is under way."""
@@ -294,7 +294,7 @@ def test_a_pause_grows_shorter_as_more_comes_due() -> None:
         {"log_delete_grace_ms": 5000},
     ],
 )
-def test_what_must_be_done_soon_is_not_spread_for_long(at_once: dict[str, int]) -> None:
+def test_urgent_rolls_are_not_spread_for_long(at_once: dict[str, int]) -> None:
     here = world(**(ENDLESS | at_once))
 
     async def story() -> None:
@@ -333,7 +333,7 @@ async def values(one: OneBroker, start: int) -> list[bytes | None]:
     return [record.value for record in found if record.offset >= start]
 
 
-def test_what_is_deleted_in_a_pause_is_skipped_behind_it() -> None:
+def test_records_deleted_in_a_pause_are_skipped_behind_it() -> None:
     """What the segment has of it by then is below the log's start, where nobody reads it."""
     here = world(**ENDLESS)
 
@@ -363,7 +363,7 @@ def test_all_that_is_left_may_be_deleted_in_a_pause() -> None:
     run(story)
 
 
-def test_what_is_moved_by_a_merge_in_a_pause_is_read_where_it_is_then() -> None:
+def test_records_merged_in_a_pause_are_read_at_their_new_place() -> None:
     here = world(wal_objects_max=2, wal_linger_ms=0, **ENDLESS)
 
     async def story() -> None:
@@ -383,7 +383,9 @@ def test_what_is_moved_by_a_merge_in_a_pause_is_read_where_it_is_then() -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_what_another_broker_commits_in_a_pause_is_not_committed_once_more(is_known: bool) -> None:
+def test_records_committed_by_another_broker_in_a_pause_are_not_committed_again(
+    is_known: bool,
+) -> None:
     """Whoever reads the table in the pause may have found it. Where nobody has, the commit does."""
     here = world(**ENDLESS)
 

@@ -27,7 +27,7 @@ from tidelog.records.records import NewRecord, decode_records, encode_batch
 OK = ErrorCode.NONE
 
 
-def test_what_is_decided_is_in_the_table_when_a_flush_is_done() -> None:
+def test_decided_records_are_in_the_table_after_a_flush() -> None:
     here = world()
 
     async def story() -> None:

@@ -144,7 +144,7 @@ def test_segments_that_grow_too_old_beside_others_do_not_stop_their_rolls(partit
     run(story)
 
 
-def test_what_is_due_for_its_age_is_due_still_when_it_was_not_committed() -> None:
+def test_a_partition_due_by_age_stays_due_without_a_commit() -> None:
     """Not only when it has waited for as long once more."""
     store = RestlessStore()
     here = world(store, roll_age_ms=3_600_000)
@@ -171,7 +171,7 @@ def test_what_is_due_for_its_age_is_due_still_when_it_was_not_committed() -> Non
     run(story)
 
 
-def test_what_has_waited_for_long_is_committed_before_more_is_built(
+def test_old_segments_are_committed_before_more_are_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tidelog.broker.roll.roller.COMMIT_GRACE_SHARE_MAX", 0.0)

@@ -64,7 +64,7 @@ def test_small_partitions_are_read_together_one_range_an_object() -> None:
     run(story)
 
 
-def test_what_could_not_be_read_together_is_read_by_each_for_itself() -> None:
+def test_a_failed_shared_read_is_repeated_by_each_roll() -> None:
     store = WatchedStore()
     here = world(store, tail_cache_bytes=0)
 

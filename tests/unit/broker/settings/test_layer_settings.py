@@ -35,7 +35,7 @@ def test_the_default_of_what_a_broker_spends_on_puts_is_that_of_its_store(
 
 @pytest.mark.parametrize("url", ["file:///var/tidelog", AWS_S3])
 @pytest.mark.parametrize("puts_a_second", [0, 4])
-def test_what_an_operator_says_counts_on_every_store(url: str, puts_a_second: int) -> None:
+def test_an_operators_limit_of_puts_counts_on_every_store(url: str, puts_a_second: int) -> None:
     settings = BrokerSettings.of(wal_puts_per_second_max=puts_a_second)
     assert wal_settings(settings, url).puts_a_second_max == puts_a_second
 

@@ -73,7 +73,7 @@ def test_an_address_of_ipv6_is_in_brackets() -> None:
         ),
     ],
 )
-def test_what_kafka_refuses_is_refused(settings: dict[str, object], why: str) -> None:
+def test_listeners_that_kafka_refuses_are_refused(settings: dict[str, object], why: str) -> None:
     with pytest.raises(InvalidConfiguration, match=why.replace("(", r"\(")):
         configs(**settings)
 

@@ -28,7 +28,7 @@ class BusyStore(MemoryStore):
         return await super().put(key, data, condition)
 
 
-def test_what_is_altered_while_a_broker_registers_holds_when_it_serves() -> None:
+def test_settings_altered_during_a_registration_hold_when_the_broker_serves() -> None:
     store = BusyStore()
 
     async def story() -> None:

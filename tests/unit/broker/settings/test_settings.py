@@ -162,7 +162,7 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None
         ("log.cleaner.max.compaction.lag.ms=1", []),
     ],
 )
-def test_what_is_wrong_is_named(flag: str, words: list[str]) -> None:
+def test_wrong_settings_are_named(flag: str, words: list[str]) -> None:
     if not words:
         load(flag)
         return
@@ -189,7 +189,7 @@ def test_a_misspelt_variable_is_named() -> None:
         ("[num]\npartitionz = 1\n", "did you mean num.partitions?"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, content: str, words: str) -> None:
+def test_wrong_settings_in_a_file_are_named(tmp_path: Path, content: str, words: str) -> None:
     file = tmp_path / "broker.toml"
     file.write_text(content)
     with pytest.raises(InvalidConfiguration) as refusal:

@@ -80,7 +80,7 @@ def test_the_times_of_the_last_successes() -> None:
     assert all(abs(at - before) < 600 for at in found.values() if at)
 
 
-def test_what_no_field_declares_cannot_be_counted() -> None:
+def test_an_undeclared_count_is_refused() -> None:
     with pytest.raises(AttributeError):
         Tides().neap = 1  # type: ignore[attr-defined]
 

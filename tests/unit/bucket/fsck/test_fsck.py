@@ -96,7 +96,7 @@ def test_a_sound_bucket_is_consistent_beside_brokers_and_without(deep: bool) -> 
     run(story)
 
 
-def test_what_changes_while_it_is_checked_is_no_fault() -> None:
+def test_changes_during_a_check_are_no_fault() -> None:
     async def story(step: int) -> int:
         here = here_with()
         async with here.broker(politely=False) as broker:
@@ -222,7 +222,7 @@ def test_a_bucket_whose_metadata_cannot_be_read_is_inconsistent() -> None:
     run(story)
 
 
-def test_what_many_partitions_need_is_named_once_and_they_with_it() -> None:
+def test_a_shared_object_is_named_once_with_its_partitions() -> None:
     async def story() -> None:
         here = world()
         async with here.broker(politely=False) as broker:

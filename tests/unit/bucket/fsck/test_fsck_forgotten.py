@@ -83,7 +83,7 @@ async def forgotten_topic(one: OneBroker) -> tuple[TopicId, dict[str, bytes]]:
     return topic_id, found
 
 
-def test_what_comes_late_of_a_forgotten_topic_is_counted_and_kept() -> None:
+def test_late_objects_of_a_forgotten_topic_are_counted_and_kept() -> None:
     here = world()
 
     async def story() -> None:
@@ -102,7 +102,7 @@ def test_what_comes_late_of_a_forgotten_topic_is_counted_and_kept() -> None:
     run(story)
 
 
-def test_what_is_left_of_a_deleted_topic_is_counted_and_collected() -> None:
+def test_remains_of_a_deleted_topic_are_counted_and_collected() -> None:
     here = world()
 
     async def story() -> None:
@@ -221,7 +221,7 @@ def test_the_seal_of_a_forgotten_incarnation_stays_and_is_counted() -> None:
     run(story)
 
 
-def test_what_comes_late_of_a_forgotten_incarnation_is_counted_and_kept() -> None:
+def test_late_objects_of_a_forgotten_incarnation_are_counted_and_kept() -> None:
     """Its process was stopped for longer than the grace, within a request."""
     here = world()
 
@@ -248,7 +248,7 @@ def test_what_comes_late_of_a_forgotten_incarnation_is_counted_and_kept() -> Non
 
 
 @pytest.mark.parametrize("kind", ["slot", "merged", "checkpoint"])
-def test_what_an_incarnation_behind_the_logs_end_wrote_is_a_fault_and_kept(kind: str) -> None:
+def test_objects_of_an_incarnation_behind_the_logs_end_are_faults_and_kept(kind: str) -> None:
     here = world()
 
     async def story() -> None:

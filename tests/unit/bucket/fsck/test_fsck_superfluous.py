@@ -30,7 +30,7 @@ from tidelog.workers.offload import InlineOffload
 OK = ErrorCode.NONE
 
 
-def test_what_does_not_belong_there_is_named() -> None:
+def test_foreign_objects_are_named() -> None:
     async def story() -> None:
         store = await damaged_bucket()
         strays = {
@@ -61,7 +61,7 @@ class LaterClock(SystemClock):
         return super().time_ms() + self.later_ms
 
 
-def test_what_brokers_should_have_deleted_long_ago_is_an_orphan() -> None:
+def test_objects_that_brokers_should_have_deleted_are_orphans() -> None:
     clock = LaterClock()
     here = world(
         MemoryStore(clock),
@@ -261,7 +261,7 @@ def test_batches_that_were_merged_are_seen_and_checked_like_others() -> None:
     run(story)
 
 
-def test_what_brokers_roll_compact_and_let_go_stays_consistent() -> None:
+def test_a_bucket_stays_consistent_behind_rolls_compactions_and_deletions() -> None:
     here = here_with(merge_segment_bytes=1)
 
     async def story() -> None:

@@ -173,7 +173,7 @@ def at_every(stride: int, happening: Happening, interval: int) -> None:
 
 
 @pytest.mark.parametrize("happening", [commit_and_roll_one, come_anew])
-def test_what_happens_while_an_atomic_view_is_read_is_in_everywhere_or_nowhere(
+def test_a_transaction_during_an_atomic_view_is_in_everywhere_or_nowhere(
     happening: Happening,
 ) -> None:
     at_every(5, happening, 1000)

@@ -55,7 +55,7 @@ class CountingStore(WatchedStore):
         return stored
 
 
-def test_what_is_remembered_is_what_a_new_reader_finds() -> None:
+def test_a_remembering_bucket_shows_the_same_as_a_new_reader() -> None:
     here = world()
     watched = CountingStore(here.store)
     bucket = remembering(watched)

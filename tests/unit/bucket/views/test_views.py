@@ -154,7 +154,7 @@ def test_without_the_ordinals_a_tail_costs_one_read_an_object() -> None:
     run(story)
 
 
-def test_what_was_rolled_comes_from_the_table_and_the_rest_from_the_tail() -> None:
+def test_rolled_records_come_from_the_table_and_the_others_from_the_tail() -> None:
     here = world()
 
     async def story() -> None:

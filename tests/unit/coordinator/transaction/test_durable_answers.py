@@ -183,7 +183,7 @@ def test_prepare_marker_and_complete_may_share_a_slot() -> None:
     assert world.transaction.state is TransactionState.COMPLETE_COMMIT
 
 
-def test_what_was_not_durable_never_was() -> None:
+def test_a_decision_that_was_not_durable_never_was() -> None:
     world = TransactionWorld()
     producer = world.begin()
     world.add(producer, P)

@@ -112,7 +112,7 @@ def test_a_transaction_times_out_from_its_first_partition_on() -> None:
     assert world.begin() == (producer.producer_id, 2)
 
 
-def test_what_was_open_times_out_at_the_successor() -> None:
+def test_an_open_transaction_times_out_at_the_successor() -> None:
     world = TransactionWorld()
     world.add(world.begin(), P)
     world.advance(TIMEOUT_MS - 1)
@@ -142,7 +142,7 @@ def test_idle_ids_are_forgotten_and_begin_anew() -> None:
 
 
 @pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
-def test_what_is_not_ended_is_never_forgotten(state: TransactionState) -> None:
+def test_an_id_with_an_unended_transaction_is_never_forgotten(state: TransactionState) -> None:
     world = TransactionWorld(TransactionCoordinatorSettings(id_expiration_ms=DAY_MS))
     partitions = frozenset({P})
     begun = created(ProducerId(1), TIMEOUT_MS, START_MS).enlisting(partitions, TV1, START_MS)

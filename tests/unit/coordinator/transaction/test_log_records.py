@@ -52,7 +52,7 @@ RECORDS = st.builds(TransactionStored, TEXT, transactions()) | st.builds(Transac
 
 
 @given(RECORDS)
-def test_what_is_written_is_read(record: TransactionRecord) -> None:
+def test_encoded_records_decode(record: TransactionRecord) -> None:
     assert decode_record(*encode_record(record)) == record
 
 
@@ -115,7 +115,7 @@ def test_a_value_of_the_first_version_is_read(transaction: Transaction, value: s
     assert found == TransactionStored("tx-ü", expected)
 
 
-def test_what_is_ours_lies_in_tags_that_kafka_passes_over() -> None:
+def test_own_fields_lie_in_tags_that_kafka_skips() -> None:
     ours = EMPTY._replace(ordinal=9, last_epoch=ProducerEpoch(6))
     _, value = encode_record(TransactionStored("t", ours))
     assert value is not None
@@ -156,6 +156,6 @@ STATUS_AT = 16
         (KEY, changed(EMPTY_V1, 2, 0x80), "producer id -"),
     ],
 )
-def test_what_does_not_decode_is_refused(key: bytes | None, value: bytes | None, said: str) -> None:
+def test_malformed_records_are_refused(key: bytes | None, value: bytes | None, said: str) -> None:
     with pytest.raises(UnknownTransactionRecord, match=said):
         decode_record(key, value)

@@ -115,6 +115,6 @@ def test_a_tombstone_has_a_key_and_no_value() -> None:
         ),
     ],
 )
-def test_what_cannot_be_written_is_refused(row: dict[str, Any], message: str) -> None:
+def test_a_row_that_cannot_be_written_is_refused(row: dict[str, Any], message: str) -> None:
     with pytest.raises(RefusedRow, match=message):
         routed(batch({"value": b"fine", "topic": "a"}, row))

@@ -240,7 +240,7 @@ def test_new_topics_of_a_pattern_are_read_from_their_beginning(spark_world: Spar
     assert sorted(query.log[-1]) == ["fares", TOPIC]
 
 
-def test_what_is_lost_is_named_or_passed_over(spark_world: SparkWorld) -> None:
+def test_lost_records_are_named_or_skipped(spark_world: SparkWorld) -> None:
     spark_world.tell(topic_of(5))
     query = Query(spark_world, maxOffsetsPerTrigger=1)
     query.trigger()

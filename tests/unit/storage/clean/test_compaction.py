@@ -58,7 +58,7 @@ def stored(
 # What is dirty.
 
 
-def test_what_no_segment_says_is_clean_is_dirty() -> None:
+def test_a_segment_without_a_clean_mark_is_dirty() -> None:
     log = [stored(0, 9), stored(10, 19)]
     assert dirty_log(log, POLICY, 0, 9_000) == DirtyLog(0, 20, 0, 2000, 1_000)
     assert dirty_log([], POLICY, 0, 9_000) is None
@@ -308,6 +308,6 @@ def test_no_keys_are_no_keys() -> None:
     assert keys.latest(pa.array([b"a", None], pa.binary())).tolist() == [NO_OFFSET, NO_OFFSET]
 
 
-def test_what_is_known_of_a_segment_comes_back_from_the_log() -> None:
+def test_a_segments_statistics_come_back_from_the_log() -> None:
     segment: Segment = stored(10, 19, (15, 3), (20, 4)).segment
     assert read_add("key", add_action(segment, 1, False)) == segment

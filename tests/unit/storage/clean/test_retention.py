@@ -60,20 +60,18 @@ def test_the_log_begins_at_the_base_of_what_is_kept_or_behind_all() -> None:
     ("size", "expected"),
     [(400, 0), (399, 0), (301, 0), (300, 10), (250, 10), (200, 25), (1, 30), (0, 40)],
 )
-def test_what_is_left_holds_at_least_the_bytes_that_are_to_be_kept(
-    size: int, expected: int
-) -> None:
+def test_remaining_segments_hold_at_least_the_retained_bytes(size: int, expected: int) -> None:
     assert start(RetentionPolicy(-1, size), 0) == expected
 
 
-def test_what_is_below_the_log_start_counts_for_nothing() -> None:
+def test_segments_below_the_log_start_do_not_count() -> None:
     assert start(RetentionPolicy(-1, 200), 0, log_start=10) == 25
     # A run that is partly below it counts whole, and stays until it is all too much.
     assert start(RetentionPolicy(-1, 200), 0, log_start=15) == 25
     assert start(RetentionPolicy(-1, 300), 0, log_start=15) == 15
 
 
-def test_what_is_not_decided_stays() -> None:
+def test_undecided_records_stay() -> None:
     assert start(RetentionPolicy(0, 0), 10**15, stable=30) == 30
     assert start(RetentionPolicy(0, 0), 10**15, stable=27) == 25
     assert start(RetentionPolicy(0, 0), 10**15, stable=5) == 0

@@ -33,7 +33,7 @@ def test_all_that_is_written_is_there_in_few_pieces(sizes: list[int], as_views: 
 
 
 @given(st.lists(SIZES, max_size=30), st.integers(1, 10))
-def test_what_is_taken_is_not_held(sizes: list[int], writes: int) -> None:
+def test_taken_pieces_are_not_held(sizes: list[int], writes: int) -> None:
     sink = PieceSink()
     written = [bytes([number]) * size for number, size in enumerate(sizes)]
     taken = []
@@ -66,7 +66,7 @@ def segment_rows(draw: st.DrawFn) -> list[pa.RecordBatch]:
     return batches
 
 
-def test_what_is_large_is_not_copied() -> None:
+def test_a_large_piece_is_not_copied() -> None:
     sink = PieceSink()
     piece = b"x" * PIECE_BYTES_MIN
     sink.write(piece)
@@ -91,7 +91,7 @@ def test_checksums_of_whole_writes_are_those_of_their_bytes(
 @pytest.mark.parametrize(
     ("begin", "end"), [(0, 1), (1, 5), (5, 9), (5, 13), (9, 12), (-1, 5), (5, 0), (13, 0)]
 )
-def test_what_is_not_whole_writes_has_no_checksum(begin: int, end: int) -> None:
+def test_a_range_within_a_write_has_no_checksum(begin: int, end: int) -> None:
     sink = PieceSink()
     sink.write(b"hello")
     sink.write(b"seven..")

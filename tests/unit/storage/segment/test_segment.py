@@ -89,11 +89,11 @@ def test_a_name_is_read_as_it_is_written() -> None:
         "_delta_log/00000000000000000000.json",
     ],
 )
-def test_what_is_no_segments_name_is_not_taken_for_one(path: str) -> None:
+def test_other_names_are_no_segment_names(path: str) -> None:
     assert SegmentName.parse(path) is None
 
 
-def test_what_is_known_of_a_segment_is_true() -> None:
+def test_a_segments_statistics_are_true() -> None:
     rows = some_rows(10, 500)
     found = written([rows], 4, 2000)
     segment = found.segment

@@ -73,7 +73,7 @@ class TestMemoryStore(ObjectStoreContract):
 
         run(make_store, story)
 
-    def test_what_can_be_changed_is_copied(self, make_store: MakeStore) -> None:
+    def test_mutable_memory_is_copied(self, make_store: MakeStore) -> None:
         body = np.zeros(1000, np.uint8)
         part = body[:]
         part.flags.writeable = False

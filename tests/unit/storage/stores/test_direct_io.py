@@ -61,7 +61,7 @@ def aligned(content: bytes) -> memoryview:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("lengths", [(), (0, 1), (64, 100_000, 4096), (1_048_576, 5)])
-def test_what_is_written_is_read(tmp_path: Path, size: int, lengths: tuple[int, ...]) -> None:
+def test_written_bytes_are_read(tmp_path: Path, size: int, lengths: tuple[int, ...]) -> None:
     content = CONTENT[:size]
     with opened(tmp_path / "file") as descriptor:
         write_fully(descriptor, parts(content, *lengths))

@@ -60,7 +60,7 @@ def tell(story: Callable[[World], Awaitable[None]]) -> None:
 # --- retries ---
 
 
-def test_what_is_safe_is_repeated() -> None:
+def test_safe_requests_are_repeated() -> None:
     async def story(world: World) -> None:
         await world.truth.put("a", b"x")
         for operation in ("get", "head", "list"):

@@ -131,7 +131,7 @@ def changed(commit: Any, kind: str, **fields: Any) -> bytes:
         (b"", "no entry that Tidelog wrote"),
     ],
 )
-def test_what_is_wrong_with_an_entry_is_named(data: bytes, message: str) -> None:
+def test_a_wrong_entry_is_named_with_the_reason(data: bytes, message: str) -> None:
     with pytest.raises(CorruptObject, match=message) as raised:
         decode_commit(KEY, data, TOPIC_ID)
     assert raised.value.key == KEY

@@ -187,7 +187,7 @@ def test_an_answer_that_comes_after_the_grace_is_not_believed() -> None:
     tell(story)
 
 
-def test_what_is_cleaned_up_while_it_is_read_is_read_again() -> None:
+def test_a_log_cleaned_up_during_a_read_is_read_again() -> None:
     async def story(world: World) -> None:
         log = await world.open()
         await grow(log, 3)

@@ -111,7 +111,7 @@ def test_compaction_puts_one_segment_in_the_place_of_many() -> None:
     assert set(state.removed) == set(names)
 
 
-def test_what_compaction_writes_may_not_overlap_what_stays_or_reach_beyond() -> None:
+def test_a_compacted_segment_may_not_overlap_others_or_reach_beyond() -> None:
     state = three()
 
     def merge(removed: list[Segment], *added: Segment) -> PartitionChange:

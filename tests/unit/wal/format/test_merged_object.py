@@ -146,7 +146,7 @@ def test_a_log_that_is_replayed_finds_its_batches_in_the_merged_object() -> None
     assert (heir.next_offset, heir.high_watermark) == (9, 9)
 
 
-def test_what_the_table_has_meanwhile_is_not_moved() -> None:
+def test_batches_in_the_table_meanwhile_are_not_moved() -> None:
     slots = three_slots()
     ((_, moved),) = merged_of(slots, A).moved
     log = PartitionLog.from_image(PartitionImage.empty(A, ZERO))
@@ -158,7 +158,7 @@ def test_what_the_table_has_meanwhile_is_not_moved() -> None:
     assert list(log.extents) == []
 
 
-def test_what_is_not_durable_is_not_moved() -> None:
+def test_batches_that_are_not_durable_are_not_moved() -> None:
     log = PartitionLog.from_image(PartitionImage.empty(A, ZERO))
     with pytest.raises(ValueError, match="not durable"):
         log.relocate(Extent(0, 0, 0, merged_key(incarnation(), 0), 64, 1))

@@ -165,7 +165,7 @@ def test_offsets_and_epochs_are_stamped_outside_the_checksum() -> None:
         assert stored.crc == checksum(made.data, entry.position, end)
 
 
-def test_what_was_given_to_the_buffer_is_left_alone() -> None:
+def test_the_callers_bytes_are_left_alone() -> None:
     data, head = batch(2)
     given = bytearray(data)
     buffer = SlotBuffer()

@@ -48,7 +48,7 @@ def one_object() -> tuple[str, bytes]:
     return key, bytes(asyncio.run(store.get(key)).data)
 
 
-def test_what_is_staged_is_read_again() -> None:
+def test_staged_rows_are_read_again() -> None:
     store, found = staged({FIRST: [rows_of(b"a", b"b"), rows_of(b"c")], SECOND: [rows_of(b"d")]})
     assert found is not None
     assert found.records == {FIRST: 3, SECOND: 1}

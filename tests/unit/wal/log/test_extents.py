@@ -114,7 +114,7 @@ def test_extents_of_the_first_release_are_compared_with_nothing() -> None:
     found.check_crcs(b"anything")
 
 
-def test_what_lies_wholly_below_an_offset_is_dropped() -> None:
+def test_extents_wholly_below_an_offset_are_dropped() -> None:
     extents = Extents(THREE)
     extents.drop_below(10)
     assert list(extents) == list(THREE[1:])

@@ -156,7 +156,7 @@ def test_a_plain_producer_is_not_held_up_by_others_transactions() -> None:
     assert partition.log.last_stable_offset == 0
 
 
-def test_what_is_not_durable_is_not_stable() -> None:
+def test_an_offset_that_is_not_durable_is_not_stable() -> None:
     partition = Partition()
     partition.plain()
     partition.plain()

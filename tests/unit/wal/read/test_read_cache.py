@@ -48,7 +48,7 @@ def test_no_range_lies_within_another() -> None:
     assert not cache.covers("a", 44, 20)
 
 
-def test_what_does_not_fit_is_not_kept() -> None:
+def test_a_range_larger_than_the_cache_is_not_kept() -> None:
     cache = ReadCache(ReadMemory(10))
     cache.put(stored("a", 0, 11))
     assert not cache.covers("a", 0, 1)

@@ -83,7 +83,7 @@ def test_in_whatever_order_they_come() -> None:
     assert reader.bytes_read <= 1.2 * OBJECT
 
 
-def test_what_is_read_in_vain_stays_below_what_is_wanted() -> None:
+def test_unused_bytes_stay_below_the_wanted_ones() -> None:
     for wanted in ([5], [5, 9], [0, 15], [3, 4, 5]):
         reader = Reader()
         for number in wanted:
@@ -152,7 +152,7 @@ def test_objects_that_were_wanted_longest_ago_are_forgotten() -> None:
     assert len(demand) == 3
 
 
-def test_what_was_read_in_vain_and_dropped_is_not_read_as_a_whole_again() -> None:
+def test_an_object_dropped_unused_is_not_read_whole_again() -> None:
     reader = Reader()
     for number in range(16):
         reader.read(extent(number, key="wal/0-1/6"))
@@ -167,7 +167,7 @@ def test_what_was_read_in_vain_and_dropped_is_not_read_as_a_whole_again() -> Non
     ]
 
 
-def test_what_is_here_still_was_not_read_in_vain() -> None:
+def test_ranges_in_memory_do_not_count_as_unused() -> None:
     """An object that is too large for one range is read in two, the second as wide as the first."""
     slices = 48
     reader = Reader(slices * SLICE + 1000)

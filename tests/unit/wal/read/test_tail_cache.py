@@ -36,7 +36,7 @@ def test_an_object_that_comes_again_counts_once() -> None:
     assert cache.size_bytes == 5
 
 
-def test_what_does_not_fit_is_not_kept() -> None:
+def test_an_object_larger_than_the_cache_is_not_kept() -> None:
     cache = TailCache(10)
     cache.put("a", bytes(4))
     cache.put("b", bytes(11))

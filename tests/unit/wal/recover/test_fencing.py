@@ -90,7 +90,7 @@ def test_the_end_is_behind_the_last_slot_and_stays_there() -> None:
     story(tell)
 
 
-def test_what_lies_behind_a_hole_does_not_count() -> None:
+def test_slots_behind_a_hole_do_not_count() -> None:
     """Slot 4 has overtaken slot 3, which never arrives."""
 
     async def tell(world: World) -> None:

@@ -44,7 +44,7 @@ def test_of_too_many_objects_the_emptiest_are_merged_until_half_as_many_are_left
     assert (keys, found.objects, found.size_bytes) == (["b", "c", "d", "e"], 4, 11)
 
 
-def test_what_follows_each_other_in_a_partition_becomes_one_extent() -> None:
+def test_consecutive_batches_of_a_partition_become_one_extent() -> None:
     found = plan(
         log_of(("a", 1), ("b", 1), ("x", 400_000), ("c", 1), ("d", 1)),
         log_of(("a", 2), ("b", 2), ("d", 2), ("e", 1)),
@@ -55,7 +55,7 @@ def test_what_follows_each_other_in_a_partition_becomes_one_extent() -> None:
     assert lengths == [(first, 2), (first, 2), (second, 4)]
 
 
-def test_what_may_not_go_yet_is_not_moved() -> None:
+def test_objects_that_may_not_go_yet_are_not_moved() -> None:
     log = log_of(*((key, 1) for key in "abcdefgh"))
     assert plan(log, old="abcd") is None
     found = plan(log, old="abcdef")

@@ -115,7 +115,7 @@ def test_nothing_is_written_that_the_newest_checkpoint_says_already() -> None:
     story(tell)
 
 
-def test_what_moves_to_the_table_without_another_slot_is_in_the_next_one() -> None:
+def test_records_rolled_without_another_slot_are_in_the_next_checkpoint() -> None:
     """Else an idle broker's checkpoint would name its WAL objects for ever."""
 
     async def tell(world: World, broker: Broker) -> None:
@@ -133,7 +133,7 @@ def test_what_moves_to_the_table_without_another_slot_is_in_the_next_one() -> No
     story(tell)
 
 
-def test_what_a_failed_checkpoint_took_is_in_the_next_one_also_without_another_slot() -> None:
+def test_changes_of_a_failed_checkpoint_are_in_the_next_one_without_another_slot() -> None:
     """Else an idle broker's checkpoint names objects of its past after an error of the store."""
 
     async def tell(world: World, broker: Broker) -> None:
@@ -166,7 +166,7 @@ def test_a_partition_that_was_given_away_meanwhile_is_left_out() -> None:
     story(tell)
 
 
-def test_what_moved_to_the_table_meanwhile_is_left_out_of_the_extents() -> None:
+def test_records_rolled_during_a_checkpoint_are_left_out_of_its_extents() -> None:
     async def tell(world: World, broker: Broker) -> None:
         await broker.produce(PARTITIONS[0], records=4)
         broker.append(PARTITIONS[0])
@@ -233,7 +233,7 @@ def test_the_caller_of_a_failed_checkpoint_is_told() -> None:
     story(tell)
 
 
-def test_what_is_durable_while_a_checkpoint_is_written_counts_towards_the_next() -> None:
+def test_bytes_durable_during_a_checkpoint_count_towards_the_next() -> None:
     schedule = CheckpointSchedule(interval_bytes=100, interval_slots=1000)
     schedule.note(Slot(0), 80)
     schedule.note(Slot(1), 30)

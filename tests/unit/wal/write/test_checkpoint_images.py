@@ -132,7 +132,7 @@ def test_partitions_come_and_go() -> None:
     assert len(led.checkpoint()) == 3 * BLOCK_PARTITIONS - 3
 
 
-def test_what_is_not_durable_yet_does_not_settle() -> None:
+def test_an_image_that_is_not_durable_does_not_settle() -> None:
     led = Led(BLOCK_PARTITIONS)
     for number in range(BLOCK_PARTITIONS):
         led.append(number, durable=number != 5)

@@ -24,7 +24,7 @@ def spent_as_soon_as_may_be(budget: PutBudget, start: float, seconds: float) -> 
     return times
 
 
-def test_what_a_quiet_second_has_saved_goes_at_once_and_the_rest_at_equal_intervals() -> None:
+def test_saved_puts_go_at_once_and_the_others_at_equal_intervals() -> None:
     times = spent_as_soon_as_may_be(PutBudget(10), 1000.0, 2.0)
     assert times[:10] == pytest.approx([1000.0] * 10)
     gaps = [later - earlier for earlier, later in pairwise(times[9:])]

@@ -397,7 +397,7 @@ def test_closing_a_writer_that_wrote_nothing() -> None:
     assert story(tell).durable == []
 
 
-def test_what_is_counted() -> None:
+def test_slots_and_flushes_are_counted() -> None:
     async def tell(desk: Desk) -> None:
         desk.gate.open()
         async with desk.running():

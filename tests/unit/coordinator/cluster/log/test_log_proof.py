@@ -151,7 +151,7 @@ def test_a_stamp_above_the_view_makes_a_reader_read_on() -> None:
     simulate(story)
 
 
-def test_what_a_snapshot_stands_for_is_not_compared() -> None:
+def test_entries_replaced_by_a_snapshot_are_not_compared() -> None:
     """Its entries are deleted, so nothing can tell what they were."""
 
     async def story(world: World) -> None:

@@ -32,7 +32,7 @@ class NoRoom(Refused):
     """What a caller's own rule says."""
 
 
-def test_what_waits_is_appended_together() -> None:
+def test_waiting_changes_are_appended_together() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))
         names = [f"topic-{n}" for n in range(300)]

@@ -268,7 +268,7 @@ def test_an_append_during_which_the_process_slept_is_not_believed(seed: int) -> 
     simulate(story, seed)
 
 
-def test_what_was_read_before_the_process_slept_is_not_believed() -> None:
+def test_an_answer_from_before_a_long_pause_is_not_believed() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))
         reading = within(broker.process, broker.log.refresh())

@@ -137,7 +137,7 @@ def test_a_topic_that_is_deleted_meanwhile_does_no_harm() -> None:
     simulate(story)
 
 
-def test_what_could_not_be_told_is_told_later() -> None:
+def test_an_unreported_tenure_is_reported_later() -> None:
     async def story(world: World) -> None:
         broker, partitions = await heir(world)
         tenure_reports = TenureReports(*told_by(broker), lambda: Slot(1))

@@ -52,7 +52,7 @@ def test_clients_that_move_are_followed_when_their_old_requests_have_faded() -> 
     assert use.wanted([PLACE], 1000.0 + 20 * HALF_LIFE_SECONDS) == {}, "nobody uses it any more"
 
 
-def test_what_clients_name_and_what_has_left_takes_no_memory() -> None:
+def test_made_up_zones_and_left_partitions_take_no_memory() -> None:
     use = used(a=MANY)
     for number in range(10 * ZONES_MAX):
         use.note(PLACE, f"made-up-{number}")

@@ -232,7 +232,9 @@ def test_a_newer_format_is_refused_with_both_versions() -> None:
         ),
     ],
 )
-def test_what_no_writer_of_this_format_writes_is_corrupt(change: dict[str, Any], why: str) -> None:
+def test_an_entry_that_no_writer_of_this_format_writes_is_corrupt(
+    change: dict[str, Any], why: str
+) -> None:
     with pytest.raises(CorruptObject, match=why) as caught:
         decode_entry(KEY, stored(members_of(sample(CLUSTER)) | change))
     assert caught.value.key == KEY

@@ -86,7 +86,7 @@ REFUSED: list[tuple[str, Callable[[], ClusterState], list[Record], str]] = [
 @pytest.mark.parametrize(
     ("before", "records", "why"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
 )
-def test_what_may_be_needed_is_not_forgotten(
+def test_an_id_that_may_be_needed_is_not_forgotten(
     before: Callable[[], ClusterState], records: list[Record], why: str
 ) -> None:
     state = before()
@@ -196,7 +196,7 @@ def test_in_a_bucket_of_the_first_release_an_unnumbered_topic_was_deleted() -> N
     assert old.fate_of(new_topic_id(99, NOWHERE)) is TopicFate.UNKNOWN
 
 
-def test_what_is_deleted_and_what_was_forgotten_survive_a_snapshot() -> None:
+def test_deleted_and_forgotten_ids_survive_a_snapshot() -> None:
     for state in (deleted(), forgotten(), after(deleted(), 2, TopicsForgotten((NUMBERED,)))):
         restored = decode_snapshot("k", encode_snapshot(state, 0))
         assert restored == state

@@ -82,7 +82,7 @@ def test_settings_of_a_group_are_kept() -> None:
     assert restored.configs(ConfigScope.GROUP, "g") == change.overrides
 
 
-def test_what_proves_the_log_is_kept() -> None:
+def test_a_snapshot_keeps_the_proof_of_the_log() -> None:
     lost = (SlotRange(Slot(3), Slot(4)), SlotRange(Slot(9), Slot(9)))
     fenced_at = after(harbour(), 2, BrokerFenced(Epoch(1), Slot(11)))
     for state in (fenced_at, after(fenced_at, 2, replace(RETIRED, damaged=lost))):
@@ -93,7 +93,7 @@ def test_what_proves_the_log_is_kept() -> None:
         assert restored.deleted == {DELAYS: known.sequence}
 
 
-def test_what_was_given_up_is_kept() -> None:
+def test_a_snapshot_keeps_accepted_losses() -> None:
     loss = LossAccepted(FLIGHTS, 0, "handover/h", (OffsetRange(3, 8),), ("wal/1-1/5.wal",))
     state = after(after(harbour(), 1, loss), None, LogEndAccepted(EntryRange(5, 5)))
     assert decode_snapshot("k", encode_snapshot(state, 1)).losses == (loss,)
@@ -171,7 +171,7 @@ def test_before_entry_0_there_is_nothing_to_snapshot() -> None:
         ({"weather": "fine"}, "no field weather"),
     ],
 )
-def test_what_is_no_snapshot_is_named(change: dict[str, Any], why: str) -> None:
+def test_a_malformed_snapshot_is_named(change: dict[str, Any], why: str) -> None:
     with pytest.raises(CorruptObject, match=why) as caught:
         decode_snapshot(KEY, rewritten(encode_snapshot(harbour(), 5), change))
     assert caught.value.key == KEY

@@ -95,7 +95,7 @@ def test_a_new_member_takes_no_more_than_its_share() -> None:
     assert moved(before, after) == 2
 
 
-def test_what_a_member_had_that_went_is_shared_and_nothing_else_moves() -> None:
+def test_a_leaving_members_partitions_are_shared_and_no_others_move() -> None:
     before = assign_uniformly(task({"a": {T, U}, "b": {T, U}, "c": {T, U}}))
     left = {each: topics for each, topics in before.items() if each != "b"}
     after = assign_uniformly(task({"a": {T, U}, "c": {T, U}}, left))

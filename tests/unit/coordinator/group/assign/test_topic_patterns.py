@@ -36,7 +36,7 @@ def test_the_whole_name_must_match(pattern: str, topic: str, expected: bool) -> 
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "*", r"(a)\1", "(?=a)", "(?:a{1000}){1000}"])
-def test_what_re2_does_not_accept_is_refused(pattern: str) -> None:
+def test_an_expression_that_re2_does_not_accept_is_refused(pattern: str) -> None:
     """Back references and look-ahead among it, as in Kafka: what takes more than linear time."""
     with pytest.raises(InvalidPattern):
         check_pattern(pattern)
@@ -92,7 +92,7 @@ def test_only_new_topics_are_tried() -> None:
     assert named("a.*") == (set(), set())
 
 
-def test_what_is_remembered_has_a_limit() -> None:
+def test_remembered_matches_have_a_limit() -> None:
     patterns = TopicPatterns(names_max=5)
     topics = frozenset(["a1", "a2", "b1", "b2", "c1"])
     for pattern in ("a.", "b.", "c.", ".*"):

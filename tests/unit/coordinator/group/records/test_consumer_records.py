@@ -66,7 +66,7 @@ RECORDS = st.one_of(
 
 
 @given(RECORDS)
-def test_what_is_written_is_read(record: ConsumerGroupRecord) -> None:
+def test_encoded_records_decode(record: ConsumerGroupRecord) -> None:
     assert decode_record(*encode_record(record)) == record
 
 
@@ -173,7 +173,7 @@ def test_a_state_that_is_not_known_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 5, 6, 7, 8])
-def test_what_does_not_decode_is_refused(version: int) -> None:
+def test_malformed_records_are_refused(version: int) -> None:
     key = (
         version.to_bytes(2, "big")
         + key_text("g")

@@ -46,7 +46,7 @@ RECORDS = (
 
 
 @given(RECORDS)
-def test_what_is_written_is_read(record: GroupRecord) -> None:
+def test_encoded_records_decode(record: GroupRecord) -> None:
     assert decode_record(*encode_record(record)) == record
 
 
@@ -140,6 +140,6 @@ def test_tombstones_have_no_value() -> None:
         (b"\0\1" + text("g") + text("t") + b"\0\0\0\0", b"", "does not decode"),
     ],
 )
-def test_what_does_not_decode_is_refused(key: bytes | None, value: bytes | None, said: str) -> None:
+def test_malformed_records_are_refused(key: bytes | None, value: bytes | None, said: str) -> None:
     with pytest.raises(UnknownGroupRecord, match=said):
         decode_record(key, value)

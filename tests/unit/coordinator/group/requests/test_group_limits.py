@@ -86,7 +86,7 @@ def test_a_member_that_is_named_after_a_long_client_keeps_its_id() -> None:
 # Members.
 
 
-def test_what_one_member_says_of_itself_has_a_limit() -> None:
+def test_one_members_own_data_has_a_limit() -> None:
     world = GroupWorld(GroupSettings(member_bytes_max=10_000))
     assert world.join_refused(protocols=saying(10_000)) is ErrorCode.INVALID_REQUEST
     assert limits_met(world) == ["group.member.max.bytes"]
@@ -265,7 +265,7 @@ def test_a_log_with_more_than_the_limits_is_served() -> None:
 # What is held.
 
 
-def test_what_goes_is_given_back() -> None:
+def test_removed_groups_and_offsets_release_their_memory() -> None:
     world = GroupWorld(budgets=budgets())
     first, second = world.stable(2, protocols=saying(1000))
     world.commit(1, first, 1, metadata="m" * 100)
@@ -300,7 +300,7 @@ def test_a_member_that_leaves_gives_back_what_it_took() -> None:
     assert _held(world) == alone
 
 
-def test_what_consumers_hold_is_given_back() -> None:
+def test_removed_consumers_release_their_memory() -> None:
     world = ConsumerWorld(budgets=budgets())
     clients = [world.consumer("a"), world.consumer("b", regex="u.*", instance_id="i")]
     world.settle(*clients)

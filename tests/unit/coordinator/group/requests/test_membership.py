@@ -282,7 +282,7 @@ def test_a_member_that_leaves_starts_a_rebalance(begin: str) -> None:
     assert world.group.leader == follower
 
 
-def test_what_a_leaving_member_waits_for_is_answered() -> None:
+def test_parked_requests_of_a_leaving_member_are_answered() -> None:
     world = GroupWorld()
     token = world.join()
     (member,) = world.group.members

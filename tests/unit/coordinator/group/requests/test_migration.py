@@ -73,7 +73,7 @@ def test_a_rolling_restart_brings_a_group_over_and_back(
     assert world.committed() == 7
 
 
-def test_what_is_moved_is_first_given_up(world: ConsumerWorld) -> None:
+def test_a_moved_partition_is_revoked_first(world: ConsumerWorld) -> None:
     old = ClassicClient(world, is_cooperative=True)
     classic_group(world, old)
     new = world.consumer("new")

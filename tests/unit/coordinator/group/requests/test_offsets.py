@@ -161,7 +161,7 @@ def test_metadata_have_a_limit() -> None:
 # OffsetFetch.
 
 
-def test_what_is_not_committed_is_none() -> None:
+def test_a_partition_without_a_commit_has_no_offset() -> None:
     world = GroupWorld()
     world.commit(5)
     reply = world.ask(FetchOffsets(GROUP, {"t": [0, 1], "u": [0]}), OffsetsReply)

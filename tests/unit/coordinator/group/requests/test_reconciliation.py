@@ -74,7 +74,7 @@ def test_it_does_not_go_on_while_it_has_what_it_must_give_up(owned: Assignment |
     assert step(current, on(0, 2), owned=owned) == current
 
 
-def test_what_it_has_given_up_brings_it_into_the_next_epoch() -> None:
+def test_a_completed_revocation_brings_the_member_into_the_next_epoch() -> None:
     current = CurrentAssignment(5, 4, UNREVOKED, on(0), on(1))
     assert step(current, on(0, 2), owned=on(0)) == CurrentAssignment(9, 5, STABLE, on(0, 2), {})
 
@@ -87,7 +87,7 @@ def test_a_newer_target_takes_away_more_before_it_has_gone_on() -> None:
     assert again == CurrentAssignment(12, 6, STABLE, on(2), {})
 
 
-def test_what_it_must_give_up_may_not_come_back_to_it_unreleased() -> None:
+def test_a_partition_under_revocation_does_not_come_back_unreleased() -> None:
     """A newer target gives it back, but it was told to give it up."""
     current = CurrentAssignment(5, 4, UNREVOKED, on(0), on(1))
     assert step(current, on(0, 1), held=(1,), owned=on(0)).state is UNRELEASED

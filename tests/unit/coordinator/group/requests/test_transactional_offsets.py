@@ -159,7 +159,7 @@ def test_a_marker_ends_what_its_producer_holds_in_all_groups_and_nothing_else() 
     assert world.committed("t", "a") == 3
 
 
-def test_what_was_committed_after_it_is_not_replaced_by_a_pending_offset() -> None:
+def test_a_later_commit_is_not_replaced_by_a_pending_offset() -> None:
     """By the order of the log, not of the ends of transactions."""
     world = GroupWorld()
     world.commit_in_transaction(9)
