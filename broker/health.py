@@ -47,4 +47,4 @@ class Health:
         faulty = [(str(each), each.fault) for each in self.partitions.faulty]
         faulty += self.coordinators.faults()
         found = [(name, fault) for name, fault in faulty if isinstance(fault, CorruptObject)]
-        return [*found, *self.read_faults.standing()]
+        return [*found, *self.read_faults.recent_damage()]

@@ -88,7 +88,7 @@ class FaultLog:
             if len(self._damages) > REMEMBERED_MAX:
                 del self._damages[next(iter(self._damages))]
 
-    def standing(self) -> list[tuple[str, CorruptObject]]:
+    def recent_damage(self) -> list[tuple[str, CorruptObject]]:
         """Partitions with recent failed reads, each with the damaged object.
 
         Callable from any thread.

@@ -41,7 +41,7 @@ class DerivingJob(ABC):
         """kill -9 of all of it."""
 
     @abstractmethod
-    def strike(self, chance: random.Random) -> None:
+    def inject_fault(self, chance: random.Random) -> None:
         """kill -9 of all or a part of it; what was killed is started again."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class WorkerJob(DerivingJob):
     def kill(self) -> None:
         self._worker.kill()
 
-    def strike(self, chance: random.Random) -> None:
+    def inject_fault(self, chance: random.Random) -> None:
         self._worker.kill()
         self._worker.start()
 
@@ -127,7 +127,7 @@ class SparkJob(DerivingJob):
     def kill(self) -> None:
         self._driver.kill()
 
-    def strike(self, chance: random.Random) -> None:
+    def inject_fault(self, chance: random.Random) -> None:
         """Its driver with all its processes, or one of the Python processes of its tasks."""
         workers = self._driver.workers()
         if workers and chance.random() < 0.5:

@@ -284,7 +284,7 @@ def harm(cluster: Cluster, jobs: Sequence[DerivingJob], chance: random.Random) -
         cluster.harm(chance, over)
         cluster.mend()
         if chance.random() < 0.3:
-            chance.choice(jobs).strike(chance)
+            chance.choice(jobs).inject_fault(chance)
         for job in jobs:
             job.revive()
 

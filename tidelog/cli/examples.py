@@ -115,12 +115,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
 """Lines to type, by the command's words behind `tidelog`."""
 
 
-def teach(command: click.Command, words: str) -> None:
+def add_examples(command: click.Command, words: str) -> None:
     """Put examples below the help of a command. A group shows one of each of its commands."""
     shown = EXAMPLES.get(words, ())
     if isinstance(command, click.Group):
         for name, part in command.commands.items():
-            teach(part, f"{words} {name}")
+            add_examples(part, f"{words} {name}")
         shown = tuple(
             lines[0] for other, lines in EXAMPLES.items() if other.startswith(f"{words} ")
         )

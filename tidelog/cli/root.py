@@ -8,7 +8,7 @@ import sys
 import click
 
 import tidelog
-from tidelog.cli.examples import teach
+from tidelog.cli.examples import add_examples
 from tidelog.cli.exits import INCONSISTENT, REFUSED, UNREACHABLE, USAGE
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.errors import (
@@ -62,7 +62,7 @@ class _Commands(click.Group):
         except InvalidConfiguration as missing:
             return _not_installed(cmd_name, missing)
         command: click.Command = getattr(module, cmd_name)
-        teach(command, cmd_name)
+        add_examples(command, cmd_name)
         return command
 
     def resolve_command(

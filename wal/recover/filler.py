@@ -51,7 +51,7 @@ class Filler:
         """Whether it has no batch."""
         return not self._entries
 
-    def nothing(
+    def empty_batches(
         self, partition: TopicPartition, leader_epoch: LeaderEpoch, first: int, last: int
     ) -> list[IndexEntry]:
         """Batches without records at the offsets from `first` to `last`."""

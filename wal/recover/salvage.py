@@ -123,14 +123,14 @@ def _fill(image: PartitionImage, first: int, last: int, filler: Filler, extents:
     for aborted in image.aborted:
         if not first <= aborted.last_offset <= last:
             continue
-        entries = filler.nothing(partition, _epoch_at(image, at), at, aborted.last_offset - 1)
+        entries = filler.empty_batches(partition, _epoch_at(image, at), at, aborted.last_offset - 1)
         producer = ProducerState.unknown(aborted.producer_id)
         known = [each for each in image.producers if each.producer_id == aborted.producer_id]
         epoch = _epoch_at(image, aborted.last_offset)
         entries.append(filler.abort(partition, epoch, aborted.last_offset, (*known, producer)[0]))
         _append(extents, entries)
         at = aborted.last_offset + 1
-    _append(extents, filler.nothing(partition, _epoch_at(image, at), at, last))
+    _append(extents, filler.empty_batches(partition, _epoch_at(image, at), at, last))
 
 
 def _append(extents: Extents, entries: Sequence[IndexEntry]) -> None:
@@ -210,7 +210,9 @@ class _Salvage:
         for _, producer_id in ended[: end - self._log.next_offset]:
             self._abort(self._doubtful.pop(producer_id))
         first, last = self._log.next_offset, end - 1
-        for entry in self._filler.nothing(self._partition, self._log.leader_epoch, first, last):
+        for entry in self._filler.empty_batches(
+            self._partition, self._log.leader_epoch, first, last
+        ):
             self._log.replay(entry, self._filler.created_ms)
 
     def _following(self, producer_id: int, place: int) -> tuple[int, int] | None:
