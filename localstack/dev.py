@@ -41,7 +41,7 @@ STORES: Final = ("memory", "file", *S3_SERVERS)
     "kind",
     type=click.Choice(STORES),
     default=None,
-    help="What holds the data.  [default: memory, or file for several brokers]",
+    help="What holds the data.  [default: memory; file with --folder or several brokers]",
 )
 @click.option(
     "--folder",
@@ -70,7 +70,7 @@ def dev(
 
     Nothing of it is for production: keys are fixed, and a temporary folder goes at the end.
     """
-    kind = kind or ("memory" if brokers == 1 else "file")
+    kind = kind or ("memory" if brokers == 1 and folder is None else "file")
     if kind == "memory" and brokers > 1:
         raise InvalidConfiguration(
             "--store memory lives in one process, so it serves one broker: take --store moto or"

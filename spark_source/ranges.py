@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.coordinator.cluster.records.topics import Topic
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.errors import InvalidConfiguration, TidelogError
+from tidelog.errors import InvalidConfiguration, TidelogError, some_of
 from tidelog.identifiers import TopicPartition, TransactionName
 from tidelog.spark_source.options.options import (
     EARLIEST,
@@ -130,7 +131,7 @@ def offset_at(
     *,
     is_latest: bool,
 ) -> int:
-    """The offset of a bound.
+    """The offset of a bound. InvalidConfiguration for an offset above the end.
 
     `since` has the offset for each time bound, or None if no record is at or after the time. Then
     `is_latest` selects the end; otherwise InvalidConfiguration.
@@ -140,8 +141,12 @@ def offset_at(
             return limits.log_start
         case Edge.LATEST:
             return limits.end
-        case Offsets(by_partition=given):
+        case Offsets(option, given):
             offset = given[limits.topic][limits.partition.partition]
+            if offset > limits.end:
+                raise InvalidConfiguration(
+                    f"{option}: {offset} of {limits} is above {limits.end}, to where it can be read"
+                )
             return {EARLIEST: limits.log_start, LATEST: limits.end}.get(offset, offset)
         case Timestamps(option=option):
             found = since[limits.partition]
@@ -171,14 +176,6 @@ def batch_ranges(
     for each in limits:
         start = offset_at(options.starting, each, starts, is_latest=is_latest)
         end = offset_at(options.ending, each, ends, is_latest=True)
-        if end > each.end:
-            raise InvalidConfiguration(
-                f"endingOffsets: {end} of {each} is above {each.end}, to where it can be read"
-            )
-        if start > each.end:
-            raise InvalidConfiguration(
-                f"startingOffsets: {start} of {each} is above {each.end}, to where it can be read"
-            )
         if start > end and isinstance(options.starting, Offsets):
             raise InvalidConfiguration(f"startingOffsets: {start} of {each} is above its end {end}")
         if start < end:
@@ -203,7 +200,12 @@ def available(wanted: ReadRange, log_start: int, *, fail_on_data_loss: bool) -> 
 def _topic(state: ClusterState, name: str) -> Topic:
     topic = state.topic_named(name)
     if topic is None:
-        raise InvalidConfiguration(f"there is no topic {name} in this bucket")
+        names = sorted(each.name for each in state.topics.values() if not each.internal)
+        close = get_close_matches(name, names, n=1)
+        hint = (
+            f"did you mean {close[0]}?" if close else f"its topics are {some_of(names) or 'none'}"
+        )
+        raise InvalidConfiguration(f"there is no topic {name} in this bucket; {hint}")
     if topic.internal:
         raise InvalidConfiguration(
             f"{name} is internal: read it as data with format tidelog.groups or"

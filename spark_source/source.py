@@ -82,9 +82,6 @@ class TidelogSource(DataSource):
 
         options = _write_options(self.options, schema)
         made = BatchWriter(options, overwrite=overwrite)
-        with Session(options.store_url) as session:
-            # A bucket that is not there fails here, and not in each of the tasks.
-            session.run(session.bucket.refresh())
         check_target(options)
         return made
 

@@ -247,7 +247,8 @@ class Adopter:
         except ObjectNotFound:
             raise _Unfit(
                 ErrorCode.INVALID_RECORD,
-                f"{key} is not there: it was never staged, or is collected: stage it again",
+                f"{key} is not there: it was never staged in this bucket, or is collected: stage"
+                " it again",
             ) from None
         except (CorruptObject, UnsupportedFormat) as error:
             raise _Unfit(ErrorCode.INVALID_RECORD, f"{error}: stage it again") from error

@@ -25,9 +25,10 @@ same transactional id:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -50,17 +51,22 @@ from tidelog.client.transactions.sink import SinkBatch, SinkCommitted, commit
 from tidelog.clock import SystemClock
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoint, CrashPoints
 from tidelog.entropy import SystemEntropy
-from tidelog.errors import TidelogError
+from tidelog.errors import InvalidConfiguration, TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.network import SocketNetwork
 from tidelog.records.compression import Compression
 from tidelog.references import resolved_values
+from tidelog.spark_source.options.brokers import BOOTSTRAP
 from tidelog.spark_source.plain_errors import plain_errors
+from tidelog.spark_source.session import Session
 from tidelog.spark_source.sink.sink_options import WriteOptions
 from tidelog.spark_source.sink.sink_rows import PartitionRows, by_partition, sink_rows
+from tidelog.storage.object_store import AccessDenied
 from tidelog.storage.stores.location import open_store
 from tidelog.wal.format.staged_format import StagedFor
 from tidelog.wal.write.staging import stage
+
+T = TypeVar("T")
 
 STAGED_BYTES: Final = 64 * 1024 * 1024
 """Bytes of rows in Arrow's form at which a task stages them, to bound its memory."""
@@ -149,17 +155,25 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def check_target(options: WriteOptions) -> None:
-    """In the driver, before any task: brokers answer, and the topic of the option exists.
+    """In the driver, before any task: the brokers are the bucket's, the option's topic exists.
 
-    Raises RequestRefused for a missing topic, RequestFailed.
+    Raises InvalidConfiguration, RequestRefused for a missing topic, RequestFailed, StoreError.
     """
-    topic = options.topic
-    if topic is None:
-        return
+    cluster_id: str | None = None
+    # A sink needs only the right to write below staged/; then the commit finds the mistake.
+    with Session(options.store_url) as session, suppress(AccessDenied):
+        cluster_id = session.run(session.bucket.refresh()).cluster_id
 
     async def look() -> None:
         async with _client(options) as client:
-            await _found_topic(client, topic)
+            found = (await _answer(lambda: client.metadata([]))).cluster_id
+            if cluster_id not in (None, found):
+                raise InvalidConfiguration(
+                    f"the store holds cluster {cluster_id}, but {BOOTSTRAP} names brokers of"
+                    f" cluster {found}: give the store of these brokers"
+                )
+            if options.topic is not None:
+                await _found_topic(client, options.topic)
 
     asyncio.run(look())
 
@@ -280,18 +294,24 @@ class _Staging:
 
 
 async def _found_topic(client: Client, name: str) -> TopicMetadata:
+    try:
+        return await _answer(lambda: client.topic(name))
+    except RequestRefused as refusal:
+        # A retry may help after a topic's creation; for the sink the name is wrong.
+        raise RequestRefused(
+            f"topic {name}, which the sink is to write to", refusal.code
+        ) from refusal
+
+
+async def _answer(ask: Callable[[], Awaitable[T]]) -> T:
+    """The answer of some broker. RequestFailed if none answers for a transaction's time."""
     clock, settings = SystemClock(), TransactionalProducerSettings()
     patience = Patience(clock, SystemEntropy(), settings.retries, settings.api_timeout_ms)
     while True:
         try:
-            return await client.topic(name)
+            return await ask()
         except RequestFailed as failure:
             await patience.wait(failure)
-        except RequestRefused as refusal:
-            # A retry may help after a topic's creation; for the sink the name is wrong.
-            raise RequestRefused(
-                f"topic {name}, which the sink is to write to", refusal.code
-            ) from refusal
 
 
 def _client(options: WriteOptions) -> Client:

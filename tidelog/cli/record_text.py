@@ -78,7 +78,10 @@ def _bytes(value: object) -> bytes | None:
         case {"base64": str(encoded)}:
             return base64.b64decode(encoded, validate=True)
         case _:
-            raise TypeError(f"{value!r} is neither null nor text nor base64")
+            raise TypeError(
+                f"{value!r} is neither null nor text nor base64; write JSON as text:"
+                f" {json.dumps(json.dumps(value))}"
+            )
 
 
 def _shown(value: bytes | None) -> object:

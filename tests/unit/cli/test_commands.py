@@ -257,6 +257,7 @@ def test_keys_choose_partitions_as_all_kafka_clients_do(command: Command) -> Non
         ('{"kex": 1}', "unknown field 'kex'"),
         ("nonsense", "line 1 is no record"),
         ('{"value": 3}', "neither null nor text"),
+        ('{"value": {"a": "b"}}', r'write JSON as text: "{\"a\": \"b\"}"'),
         ('{"value": "v", "partition": 99}', "has no partition 99"),
     ],
 )

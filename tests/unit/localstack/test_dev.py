@@ -70,8 +70,8 @@ def test_brokers_serve_and_ctrl_c_ends_all_of_it(arguments: tuple[str, ...]) -> 
 
 
 def test_a_folder_keeps_what_was_written_and_sigterm_ends_too(tmp_path: Path) -> None:
-    for expected in ([b"a"], [b"a", b"a"]):
-        with started("--store", "file", "--folder", str(tmp_path)) as (process, lines):
+    for store, expected in (((), [b"a"]), (("--store", "file"), [b"a", b"a"])):
+        with started(*store, "--folder", str(tmp_path)) as (process, lines):
             (bootstrap,) = found(lines, r"kafka (\S+)")
             with Producer(bootstrap) as producer:
                 producer.send("topic", "a")

@@ -178,7 +178,8 @@ def test_times_mean_offsets(spark_world: SparkWorld) -> None:
 
 
 WRONG: list[tuple[dict[str, str], str]] = [
-    ({"subscribe": "nowhere"}, "there is no topic nowhere in this bucket"),
+    ({"subscribe": "nowhere"}, "no topic nowhere in this bucket; its topics are flights$"),
+    ({"subscribe": "flight"}, "no topic flight in this bucket; did you mean flights?"),
     ({"subscribe": "__transaction_state"}, "is internal: read it as data with format tidelog.g"),
     ({"assign": '{"flights":[0,3]}'}, "assign: flights has no partition 3, only 1 from 0 on"),
     ({"startingOffsets": '{"flights":{"0":1,"1":1}}'}, "it adds flights-1"),

@@ -19,6 +19,7 @@ from tests.unit.broker.one_broker import TOPIC, OneBroker, run
 from tests.unit.broker.sink_world import world
 from tests.unit.broker.transactional_client import loaded, read
 from tests.unit.spark_source.spark_world import pickled, schema_of, store_at
+from tidelog.bucket.views.bucket import Bucket
 from tidelog.client.errors import RequestRefused
 from tidelog.client.transactions.sink import ForeignQuery
 from tidelog.errors import InvalidConfiguration
@@ -26,6 +27,7 @@ from tidelog.spark_source.sink import sink
 from tidelog.spark_source.sink.sink import SinkError
 from tidelog.spark_source.sink.sink_rows import RefusedRow
 from tidelog.spark_source.source import TidelogSource
+from tidelog.storage.object_store import AccessDenied
 
 SCHEMA = schema_of("key", "value", "topic", "partition")
 
@@ -33,13 +35,17 @@ SCHEMA = schema_of("key", "value", "topic", "partition")
 class SinkWorld:
     """One broker, and writers that work in threads, as they have event loops of their own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, starts: int = 0) -> None:
+        """Clusters whose first brokers have other numbers of `starts` have other ids."""
         self.folder = folder
+        self.starts = starts
         self.address = ""
 
     def tell(self, story: Callable[[OneBroker], Awaitable[None]]) -> None:
         async def told() -> None:
-            async with world(store_at(self.folder)).broker() as one:
+            brokers = world(store_at(self.folder))
+            brokers.starts = self.starts
+            async with brokers.broker() as one:
                 await loaded(one)
                 await one.create_topic(partitions=2)
                 host, port = one.broker.membership.advertised
@@ -165,9 +171,12 @@ def test_a_streams_batches_have_its_numbers_and_query(
 
 
 def test_a_stream_that_is_told_no_batch_writes_nothing(sink_world: SinkWorld) -> None:
-    sink_world.address = "127.0.0.1:1"
-    with pytest.raises(SinkError, match="Spark does not say of which query"):
-        asyncio.run(sink_world.stream_writer()).write(iter([]))
+    async def story(one: OneBroker) -> None:
+        writer = await sink_world.stream_writer()
+        with pytest.raises(SinkError, match="Spark does not say of which query"):
+            writer.write(iter([]))
+
+    sink_world.tell(story)
 
 
 def test_wrong_rows_fail_their_task(sink_world: SinkWorld) -> None:
@@ -191,6 +200,45 @@ def test_a_missing_topic_or_bucket_is_told_before_any_task(sink_world: SinkWorld
             await sink_world.batch_writer(0, topic=TOPIC, store=f"file://{sink_world.folder}/no")
         with pytest.raises(RequestRefused, match="topic nowhere"):
             await asyncio.to_thread(sink_world.source(topic="nowhere").streamWriter, SCHEMA, False)
+
+    sink_world.tell(story)
+
+
+def test_a_store_of_other_brokers_is_told_before_any_task(
+    sink_world: SinkWorld, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = SinkWorld(tmp_path / "other", starts=10)
+
+    async def nothing(one: OneBroker) -> None:
+        """The bucket then holds a cluster."""
+
+    async def story(one: OneBroker) -> None:
+        store = f"file://{other.folder}"
+        batches, stream = sink_world.source(store=store, batchId=0), sink_world.source(store=store)
+        for writer in (batches.writer, stream.streamWriter):
+            with pytest.raises(InvalidConfiguration, match="give the store of these brokers"):
+                await asyncio.to_thread(writer, SCHEMA, False)
+        assert not (other.folder / "staged").exists()
+
+    other.tell(nothing)
+    sink_world.tell(story)
+
+
+def test_a_sink_that_may_only_write_needs_no_right_to_read(
+    sink_world: SinkWorld, monkeypatch: pytest.MonkeyPatch, as_task: Callable[[str, int], None]
+) -> None:
+    async def denied(bucket: Bucket) -> None:
+        raise AccessDenied("cluster/log", "get is refused")
+
+    monkeypatch.setattr(Bucket, "refresh", denied)
+
+    async def story(one: OneBroker) -> None:
+        for writer in (await sink_world.batch_writer(0), await sink_world.stream_writer()):
+            as_task("batch", 1)
+            assert (await stage(writer, rows(0, b"a"))).objects
+        with pytest.raises(RequestRefused, match="topic nowhere, which the sink is to write to"):
+            await sink_world.batch_writer(0, topic="nowhere")
 
     sink_world.tell(story)
 

@@ -104,6 +104,13 @@ def test_a_stream_reads_what_is_committed_and_waits_for_more(spark_world: SparkW
     assert report[TOPIC]["offsets"] == {"0": 3}
 
 
+def test_a_start_above_the_end_is_refused_before_the_first_batch(spark_world: SparkWorld) -> None:
+    spark_world.tell(topic_of(2))
+    query = Query(spark_world, startingOffsets='{"flights":{"0":3}}')
+    with pytest.raises(InvalidConfiguration, match="startingOffsets: 3 of flights-0 is above 2"):
+        query.trigger()
+
+
 def topic_of(records: int, **options: int) -> Any:
     async def story(broker: OneBroker, store: ObjectStore) -> None:
         await broker.create_topic(**options)
