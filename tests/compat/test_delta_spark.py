@@ -40,7 +40,9 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
     asyncio.run(found.store.close())
 
 
-def test_it_reads_the_rows_that_all_others_read(bucket: Bucket, delta_spark: SparkSession) -> None:
+def test_delta_spark_reads_the_rows_that_other_readers_read(
+    bucket: Bucket, delta_spark: SparkSession
+) -> None:
     rows = by_delta_spark(delta_spark, bucket.table)
     assert sorted(rows[0]) == sorted(COLUMNS)
     assert ordered(rows) == bucket.expected()
@@ -50,7 +52,7 @@ def test_it_reads_the_rows_that_all_others_read(bucket: Bucket, delta_spark: Spa
     assert len(older) == PARTITIONS * 4 * 60 - 60
 
 
-def test_it_reads_from_a_checkpoint_when_what_was_before_is_gone(
+def test_delta_spark_reads_from_a_checkpoint_without_the_earlier_log(
     bucket: Bucket, delta_spark: SparkSession
 ) -> None:
     async def clean_up() -> None:
@@ -69,7 +71,9 @@ def test_it_reads_from_a_checkpoint_when_what_was_before_is_gone(
     assert ordered(by_delta_spark(delta_spark, bucket.table)) == bucket.expected()
 
 
-def test_it_skips_segments_by_their_statistics(bucket: Bucket, delta_spark: SparkSession) -> None:
+def test_delta_spark_skips_segments_by_their_statistics(
+    bucket: Bucket, delta_spark: SparkSession
+) -> None:
     # What lies below is not even looked at.
     for path in Path(bucket.table).glob("partition=2/*.parquet"):
         if int(path.name[:20]) < 700:

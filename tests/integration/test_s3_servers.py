@@ -116,7 +116,7 @@ def test_of_sixteen_threads_one_creates(
     asyncio.run(check())
 
 
-def test_it_passes_the_probe(server: S3Server) -> None:
+def test_the_server_passes_the_probe(server: S3Server) -> None:
     store = open_store(server.url_of(server.bucket, "probed"), SystemClock(), SystemEntropy())
     asyncio.run(probe(store, SystemEntropy()))
 

@@ -21,7 +21,7 @@ def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted((as_consumed(row) for row in frame.collect()), key=lambda row: row[:2])
 
 
-def test_it_is_what_a_read_committed_consumer_gets_while_the_topic_goes_on(
+def test_the_frame_has_a_read_committed_consumers_rows_while_the_topic_grows(
     spark: SparkSession, history: History, broker: BrokerProcess
 ) -> None:
     frame = read(spark, store=history.store, topic=TOPIC, include_headers=True)

@@ -98,7 +98,7 @@ def test_without_time_there_are_no_pauses() -> None:
     assert rate_of(1e12, -1, 1.0) == inf
 
 
-def test_it_is_never_slower_than_a_client_would_notice() -> None:
+def test_the_pace_has_a_minimum() -> None:
     assert rate_for([Roll(backlog(1), RollReason.SIZE)], 1e9) == BYTES_A_SECOND_MIN
 
 
@@ -115,7 +115,7 @@ def test_awaited_and_overdue_work_gets_the_core_at_once() -> None:
     assert rate_for([due, overdue], 30) == inf
 
 
-def test_it_is_as_fast_as_nothing_becomes_overdue() -> None:
+def test_the_pace_keeps_rolls_from_becoming_overdue() -> None:
     """Most of what is due has half a minute, a tenth of it a second and a quarter."""
     usual = [Roll(backlog(900 * MIB), RollReason.SIZE)] * 10
     fresh = Roll(backlog(99 * MIB, 10_000, 10_000), RollReason.AGE)

@@ -57,7 +57,7 @@ def simulate(
     return store
 
 
-def test_it_is_an_object_store() -> None:
+def test_a_view_is_an_object_store() -> None:
     async def story(world: World) -> None:
         view = world.view()
         etag = await view.put("a/1", [b"one", b"two"], IfAbsent())

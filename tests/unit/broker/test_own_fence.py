@@ -56,7 +56,7 @@ def test_a_broker_that_reads_its_fence_ends_and_is_recovered_from() -> None:
     run(story)
 
 
-def test_it_looks_without_being_asked() -> None:
+def test_a_broker_finds_its_fence_without_a_request() -> None:
     here = World(MemoryStore(SystemClock()), broker_heartbeat_interval_ms=100)
 
     async def story() -> None:

@@ -398,7 +398,7 @@ def test_ranges_of_an_entry_are_read() -> None:
     tell(story)
 
 
-def test_it_works_above_retries() -> None:
+def test_a_sequence_works_above_retries() -> None:
     async def story(world: World) -> None:
         retrying = RetryingStore(world.store, world.clock, SeededEntropy(3))
         log = Sequence(retrying, world.clock, "log/", "", identify)

@@ -142,7 +142,7 @@ def test_the_death_of_the_process_is_told_and_the_next_work_is_done(
     run(story())
 
 
-def test_it_may_die_while_it_has_nothing_to_do(run: Run, offload: ProcessOffload) -> None:
+def test_an_idle_worker_may_die(run: Run, offload: ProcessOffload) -> None:
     async def story() -> None:
         pid = await offload.run(os.getpid)
         os.kill(pid, signal.SIGKILL)
@@ -194,7 +194,7 @@ def test_where_it_cannot_be_started_the_error_says_so(run: Run) -> None:
     run(story())
 
 
-def test_it_is_started_before_there_is_work(run: Run, offload: ProcessOffload) -> None:
+def test_the_worker_starts_before_there_is_work(run: Run, offload: ProcessOffload) -> None:
     run(until(lambda: bool(children())))
 
 

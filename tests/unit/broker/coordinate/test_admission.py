@@ -120,7 +120,7 @@ def test_a_transaction_that_is_being_completed_is_waited_for() -> None:
     assert coordinator.waited == [0.02] * 2
 
 
-def test_it_is_waited_for_a_tenth_of_a_second_and_no_longer() -> None:
+def test_an_admission_waits_for_the_previous_transaction_a_tenth_of_a_second() -> None:
     coordinator = Coordinator([AddReply(CONCURRENT)] * 100)
     assert admission(coordinator, SECOND).error is CONCURRENT
     assert sum(coordinator.waited) == pytest.approx(0.1)

@@ -72,7 +72,7 @@ async def replace_topic(here: World, topic_id: UUID, *, again: bool) -> None:
 
 @pytest.mark.parametrize("from_snapshot", [False, True])
 @pytest.mark.parametrize("again", [False, True])
-def test_they_are_forgotten_when_the_coordinator_is_loaded(
+def test_offsets_of_deleted_topics_are_forgotten_at_the_load(
     again: bool, from_snapshot: bool
 ) -> None:
     here = world()

@@ -75,7 +75,7 @@ def test_waits_that_are_over_leave_no_timer_and_no_memory() -> None:
     assert run(story) == [("again", 2.0)]
 
 
-def test_one_that_fails_does_not_keep_the_others_from_theirs() -> None:
+def test_a_failing_callback_does_not_stop_the_others() -> None:
     async def main() -> list[tuple[str, float]]:
         waits = Waits()
 

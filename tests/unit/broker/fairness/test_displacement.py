@@ -22,7 +22,7 @@ class Connection:
         return None if self.is_working else Idleness(self.is_established, self.active)
 
 
-def test_those_that_asked_for_little_go_first_and_of_them_the_longest_idle() -> None:
+def test_connections_with_few_requests_go_first_the_longest_idle_of_them_before_others() -> None:
     old, young = Connection(1.0), Connection(2.0)
     steady = Connection(0.5, is_established=True)
     displacement = Displacement(lambda: [steady, young, old])
@@ -36,7 +36,7 @@ def test_a_connection_that_works_keeps_its_place() -> None:
     assert displacement.next(10.0) is None
 
 
-def test_one_that_was_asked_something_since_it_was_looked_at_stays() -> None:
+def test_a_connection_with_a_request_since_the_scan_stays() -> None:
     first, second = Connection(1.0), Connection(2.0)
     displacement = Displacement(lambda: [first, second, Connection(3.0)])
     assert displacement.next(10.0) is first

@@ -113,7 +113,7 @@ def test_a_request_begins_when_what_it_may_show_is_done() -> None:
     assert taken_by(connection).api_key == ApiKey.FETCH
 
 
-def test_it_begins_when_that_is_durable_where_it_had_no_answer() -> None:
+def test_a_request_behind_acks_0_begins_when_the_records_are_durable() -> None:
     """acks=0."""
     connection = new_connection()
     feed(connection, produce_frame(1), produce_frame(2), fetch_frame(3), fetch_frame(4))

@@ -139,7 +139,7 @@ def test_small_requests_do_not_wait_for_large_ones_nor_these_for_very_large_ones
     assert memory.next_reader() is None
 
 
-def test_it_is_told_how_long_the_first_of_those_that_wait_has_waited() -> None:
+def test_the_wait_of_the_first_waiting_connection_is_measured() -> None:
     memory: RequestMemory[str] = RequestMemory(10)
     memory.received(10, 1)
     assert memory.waited_seconds(5.0) == 0

@@ -174,7 +174,7 @@ def test_a_store_may_be_chained_behind_the_key(tmp_path: Path) -> None:
         assert file.read(4) == b"\x00\x01\x02\x03"
 
 
-def test_it_is_made_again_from_a_pickle(tmp_path: Path) -> None:
+def test_a_filesystem_survives_pickling(tmp_path: Path) -> None:
     filled(FilesystemStore(tmp_path, SystemClock(), SeededEntropy(1)))
     filesystem = fsspec.filesystem("tidelog", store=tmp_path.as_uri())
     again = pickle.loads(pickle.dumps(filesystem))

@@ -58,7 +58,7 @@ def test_of_equal_times_the_first_comes_first() -> None:
     assert [each.base_offset for each in Extents(one).by_max_timestamp()] == [2, 1, 3, 0, 4]
 
 
-def test_it_grows_while_someone_goes_through_it() -> None:
+def test_extents_grow_during_an_iteration() -> None:
     extents = Extents(THREE)
     found = extents.since_timestamp(0)
     assert next(found) == THREE[0]

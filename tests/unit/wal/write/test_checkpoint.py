@@ -58,7 +58,7 @@ async def stored(world: World, slot: int) -> dict[object, PartitionImage]:
     return {image.partition: image for image in found.images}
 
 
-def test_it_holds_what_lies_below_its_slot_and_nothing_else() -> None:
+def test_a_checkpoint_holds_all_below_its_slot_and_nothing_else() -> None:
     async def tell(world: World, broker: Broker) -> None:
         await broker.produce(PARTITIONS[0], records=3)
         broker.append(PARTITIONS[0], records=2)
@@ -80,7 +80,7 @@ def test_it_holds_what_lies_below_its_slot_and_nothing_else() -> None:
     story(tell)
 
 
-def test_it_is_not_written_before_all_below_is_durable() -> None:
+def test_a_checkpoint_is_not_written_before_all_below_is_durable() -> None:
     async def tell(world: World, broker: Broker) -> None:
         broker.append(PARTITIONS[0])
         broker.store.pause()
@@ -201,7 +201,7 @@ def test_a_log_start_that_moved_meanwhile_is_in_it() -> None:
     assert (image.log_start, image.extents.base_offset) == (4, 4)
 
 
-def test_it_is_due_when_so_many_bytes_are_durable_since_the_last() -> None:
+def test_a_checkpoint_is_due_after_so_many_durable_bytes() -> None:
     async def tell(world: World, broker: Broker) -> None:
         for _ in range(40):
             await broker.produce(PARTITIONS[0])

@@ -320,7 +320,7 @@ def test_a_newcomer_fences_brokers_of_other_ids_that_have_certainly_ended() -> N
     simulate(story)
 
 
-def test_one_that_was_taken_for_ended_and_writes_again_is_left_alone() -> None:
+def test_a_broker_that_was_judged_dead_and_writes_again_is_left_alone() -> None:
     async def story(world: World) -> None:
         first = await world.broker(7, world.process("a", host="harbour"))
         newcomer = world.process("b", host="harbour")

@@ -166,7 +166,7 @@ def test_a_fenced_broker_stops_telling() -> None:
     simulate(story)
 
 
-def test_they_are_told_later_where_too_many_changes_wait() -> None:
+def test_tenures_are_reported_later_if_too_many_changes_wait() -> None:
     async def story(world: World) -> None:
         broker, (partition, *_) = await heir(world, waiting_appends_max=2)
         tenure_reports = TenureReports(*told_by(broker), lambda: Slot(1))

@@ -129,7 +129,7 @@ def test_an_incarnation_is_named_by_any_of_a_partitions_tenures() -> None:
             after(state, third, IncarnationsForgotten((Epoch(epoch),)))
 
 
-def test_one_that_gave_its_partition_away_is_named_until_the_new_owner_opens_it() -> None:
+def test_a_givers_incarnation_is_named_until_the_new_owner_opens_the_partition() -> None:
     moved = after(harbour(), 1, PartitionMoved(FLIGHTS, 0, Epoch(2), "handover/h"))
     rest = (Succession(FLIGHTS, Epoch(2), (2,)), Succession(DELAYS, Epoch(2), (0,)))
     state = after(moved, 2, BrokerFenced(Epoch(1)))

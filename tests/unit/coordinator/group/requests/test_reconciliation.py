@@ -69,7 +69,7 @@ def test_a_member_takes_its_next_step(
 
 
 @pytest.mark.parametrize("owned", [None, on(1), on(0, 1)])
-def test_it_does_not_go_on_while_it_has_what_it_must_give_up(owned: Assignment | None) -> None:
+def test_a_member_stays_in_its_epoch_until_it_has_revoked(owned: Assignment | None) -> None:
     current = CurrentAssignment(5, 4, UNREVOKED, on(0), on(1))
     assert step(current, on(0, 2), owned=owned) == current
 
