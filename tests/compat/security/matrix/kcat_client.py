@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from tempfile import NamedTemporaryFile
 
 from tests.compat.security.matrix.attempt import (
     REFUSED_SECONDS_MAX,
@@ -25,17 +26,14 @@ class KcatClient:
 
     def connect(self, attempt: Attempt) -> Outcome:
         """Ask for metadata alone; the error, if that fails."""
-        done = subprocess.run(
-            _command(attempt, "-L", "-m", str(REFUSED_SECONDS_MAX)),
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
+        done = _run(attempt, "-L", "-m", str(REFUSED_SECONDS_MAX))
         return Outcome(error=done.stderr if done.returncode else "")
 
 
-def _command(attempt: Attempt, *arguments: str, **settings: str) -> list[str]:
+def _run(
+    attempt: Attempt, *arguments: str, text: str = "", **settings: str
+) -> subprocess.CompletedProcess[str]:
+    """kcat with its settings in a file: a list of processes would show them."""
     settings |= {
         "security.protocol": "SASL_SSL" if attempt.mechanism else "SSL",
         "ssl.ca.location": attempt.authority,
@@ -46,14 +44,21 @@ def _command(attempt: Attempt, *arguments: str, **settings: str) -> list[str]:
         settings["sasl.mechanism"] = attempt.mechanism
         settings["sasl.username"] = attempt.username
         settings["sasl.password"] = attempt.password
-    told = [part for name, value in settings.items() for part in ("-X", f"{name}={value}")]
-    return ["kcat", "-b", attempt.bootstrap, *told, *arguments]
+    with NamedTemporaryFile("w", suffix=".conf") as file:
+        file.writelines(f"{name}={value}\n" for name, value in settings.items())
+        file.flush()
+        return subprocess.run(
+            ["kcat", "-F", file.name, "-b", attempt.bootstrap, *arguments],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
 
 
-def _done(command: Sequence[str], text: str = "") -> str:
-    done = subprocess.run(
-        command, input=text, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
-    )
+def _output(attempt: Attempt, *arguments: str, text: str = "", **settings: str) -> str:
+    done = _run(attempt, *arguments, text=text, **settings)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -62,11 +67,9 @@ def _served(attempt: Attempt) -> Outcome:
     alone, in_transaction = attempt.values
     own_id = f"{attempt.topic} {attempt.name}"
     topic = ("-t", attempt.topic)
-    _done(_command(attempt, "-P", *topic), alone)
+    _output(attempt, "-P", *topic, text=alone)
     # With a transactional id all that kcat reads is one transaction.
-    settings = {"transactional.id": own_id}
-    _done(_command(attempt, "-P", *topic, **settings), in_transaction)
+    _output(attempt, "-P", *topic, text=in_transaction, **{"transactional.id": own_id})
     settings = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
-    member = _command(attempt, "-q", "-e", **settings)
-    consumed = _done([*member, "-G", own_id, attempt.topic]).splitlines()
+    consumed = _output(attempt, "-q", "-e", "-G", own_id, attempt.topic, **settings).splitlines()
     return Outcome(tuple(each for each in consumed if each in attempt.values))
