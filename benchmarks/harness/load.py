@@ -21,16 +21,24 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from tidelog.references import resolved
+
 SECONDS_MAX = 300.0
 WARMUP_SECONDS = 2.0
 _MIB = 1 << 20
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:
-    """Add the option for properties of `produce` and `consume`, as NAME=VALUE."""
-    parser.add_argument(
-        "--client", type=lambda text: tuple(text.split("=", 1)), action="append", default=[]
-    )
+    """Add the option for properties of `produce` and `consume`, as NAME=VALUE.
+
+    References in values are replaced.
+    """
+    parser.add_argument("--client", type=_client_property, action="append", default=[])
+
+
+def _client_property(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, resolved(value)
 
 
 def percentile(values: list[float], share: float) -> float:

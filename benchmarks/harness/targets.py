@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.kafka import ApacheKafka
+from tidelog.references import resolved_values
 
 GB = 1_000_000_000
 LOAD_SECONDS_MAX = 400.0
@@ -62,13 +63,15 @@ class Target:
     pid: int
     metrics_url: str | None
     client: Mapping[str, str] = field(default_factory=dict)
-    """Properties of the clients, by confluent-kafka's names: how they reach the server."""
+    """Properties of the clients, by confluent-kafka's names: how they reach the server. Secrets are
+    references (`tidelog.references`), since loads get them as arguments."""
 
     def create_topic(
         self, topic: str, partitions: int, configs: Mapping[str, str] | None = None
     ) -> None:
         """Create a topic for records of up to 8 MiB, and wait for it."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **self.client})
+        client = resolved_values(self.client)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, **client})
         new = NewTopic(
             topic, partitions, config={"max.message.bytes": str(8 << 20), **(configs or {})}
         )

@@ -57,14 +57,16 @@ class Listeners:
     """Clients authenticate as USER."""
 
     @classmethod
-    def of(cls, plain: Target, tls_port: int, users_port: int, trusted: Path) -> Listeners:
-        """The listeners of a server beside the plain one."""
+    def of(
+        cls, plain: Target, tls_port: int, users_port: int, trusted: Path, password: str
+    ) -> Listeners:
+        """The listeners of a server beside the plain one. The password may be a reference."""
         by_tls = {"security.protocol": "SSL", "ssl.ca.location": str(trusted)}
         by_user = {
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "PLAIN",
             "sasl.username": USER,
-            "sasl.password": PASSWORD,
+            "sasl.password": password,
         }
         return cls(
             plain,
@@ -81,7 +83,8 @@ def tidelog(
     bucket = folder / "bucket"
     bucket.mkdir(parents=True)
     store = f"file://{bucket}"
-    user = f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"
+    password = _password_reference(folder)
+    user = f"SCRAM-SHA-256=[name={USER},password={password}]"
     command = [sys.executable, "-m", "tidelog.cli", "bucket", "create", store, "--add-scram", user]
     subprocess.run(command, capture_output=True, check=True)
     plain, tls, users = free_ports(3)
@@ -101,7 +104,7 @@ def tidelog(
     ) as broker:
         url = f"http://{broker.http}/metrics"
         target = Target(name, f"127.0.0.1:{plain}", broker.process.pid, url)
-        yield Listeners.of(target, tls, users, certificates.authority)
+        yield Listeners.of(target, tls, users, certificates.authority, password)
         broker.stop()
 
 
@@ -126,7 +129,14 @@ def kafka(
     }
     with ApacheKafka.start(folder, cache, settings={**listening, **settings}) as server:
         target = Target(name, server.bootstrap, server.process.pid, None)
-        yield Listeners.of(target, tls, users, certificates.authority)
+        yield Listeners.of(target, tls, users, certificates.authority, _password_reference(folder))
+
+
+def _password_reference(folder: Path) -> str:
+    """Write the password to a file, and refer to it: every process can read arguments."""
+    path = folder / "passwords"
+    path.write_text(f"{USER}={PASSWORD}\n")
+    return f"${{file:{path}:{USER}}}"
 
 
 def _listeners(plain: int | str, tls: int, users: int) -> str:
