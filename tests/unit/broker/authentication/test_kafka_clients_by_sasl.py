@@ -133,6 +133,33 @@ def test_scram_over_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_confluent_kafka_renews_its_authentication_and_keeps_its_connections(
+    mechanism: str,
+) -> None:
+    async def story() -> None:
+        stored = "SCRAM-SHA-512" if mechanism == "PLAIN" else mechanism
+        async with secured(connections_max_reauth_ms=1000) as (one, plain, closed):
+            await asyncio.to_thread(create_users, plain, (stored, "alice", SECRET))
+            metrics = one.broker.metrics
+            asked = metrics.api("SaslAuthenticate")
+            producer = Producer(client(closed, mechanism, "alice", SECRET))
+
+            def send() -> None:
+                producer.produce(TOPIC, b"by SASL")
+                assert producer.flush(20) == 0
+
+            await asyncio.to_thread(send)
+            connected, messages = metrics.connections_accepted, asked.count
+            # Twice as often on the same connections: each has renewed its authentication.
+            while asked.count < 3 * messages:
+                await asyncio.to_thread(send)
+            assert metrics.connections_accepted == connected
+            assert metrics.connections_closed.of("session_expired").value == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_password_and_an_unknown_user_hear_the_same(mechanism: str) -> None:
     async def story() -> None:
         stored = "SCRAM-SHA-256" if mechanism == "PLAIN" else mechanism

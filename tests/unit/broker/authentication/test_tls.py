@@ -316,6 +316,20 @@ def test_settings_that_make_no_sense_are_refused(
         ListenerTls("CLIENT", values)
 
 
+def test_without_a_choice_all_suites_are_safe(authority: Authority) -> None:
+    context = ListenerTls(
+        "SSL", BrokerSettings.of(**settings(authority)).at_listener("SSL")
+    ).context
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    offered = context.get_ciphers()
+    assert {each["protocol"] for each in offered} == {"TLSv1.2", "TLSv1.3"}
+    for each in offered:
+        assert each["strength_bits"] >= 128, each["name"]
+        assert each["auth"] != "auth-null", each["name"]
+        # A key that leaks later opens no recorded traffic.
+        assert each["kea"] in ("kx-ecdhe", "kx-dhe", "kx-any"), each["name"]
+
+
 def test_suites_have_their_standard_names(authority: Authority) -> None:
     names = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"
     values = BrokerSettings.of(**settings(authority, ssl_cipher_suites=names)).at_listener("SSL")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from tests.unit.coordinator.cluster.acls import rule, table_of
@@ -54,6 +56,37 @@ def test_a_repeated_question_gets_the_same_decision_object() -> None:
     # Another host or another principal is another question.
     for other in ((ALICE, "10.0.0.2"), (Principal("bob"), "10.0.0.1")):
         assert authorizer.decision(*other, *question[2:]) is not first
+
+
+def test_a_repeated_question_takes_no_memory_and_reads_no_rule_of_ten_thousand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = [rule("READ", f"t{number}", prefixed=number % 2 == 0) for number in range(10_000)]
+    rules = Rules(table_of(*many, rule("READ", "orders")))
+    authorizer, granted = rules.authorizer(), rules.authorizer().granted()
+    granted.add(ALICE, "10.0.0.1", ["orders"])
+    keys = ["orders"]
+
+    def ask() -> None:
+        for _ in range(1000):
+            assert may_read(authorizer, "orders")
+            assert granted.includes(ALICE, "10.0.0.1", keys)
+
+    ask()
+    # From here on a decision by the rules would be an error.
+    monkeypatch.setattr(authorizer, "_decide", None)
+    tracemalloc.start()
+    try:
+        ask()
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        ask()
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept - before < 256
+    # The question itself, a tuple, comes and goes.
+    assert peak - before < 1024
 
 
 def test_the_memory_of_decisions_is_bounded() -> None:

@@ -19,6 +19,18 @@ from tidelog.storage.stores.location import open_reader, open_store
 from tidelog.storage.stores.metered import StoreStatistics
 from tidelog.storage.stores.s3.s3_address import DEFAULT_REGION, S3Address, parse_s3_url
 
+ASSUMED = """\
+<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+  <AssumeRoleWithWebIdentityResult>
+    <Credentials>
+      <AccessKeyId>ROLEKEY</AccessKeyId>
+      <SecretAccessKey>a-secret</SecretAccessKey>
+      <SessionToken>a-token</SessionToken>
+      <Expiration>2999-01-01T00:00:00Z</Expiration>
+    </Credentials>
+  </AssumeRoleWithWebIdentityResult>
+</AssumeRoleWithWebIdentityResponse>
+"""
 CREDENTIALS = "access_key_id=AKIDEXAMPLE&secret_access_key=s3cr3t"
 
 
@@ -45,6 +57,17 @@ def round_trip(store: ObjectStore, key: str = "key") -> bytes:
         return data
 
     return asyncio.run(story())
+
+
+def put(url: str) -> None:
+    store = opened(url)
+    asyncio.run(store.put("key", b"x"))
+
+
+def signed_by_the_role(store: ScriptedServer) -> None:
+    (request,) = store.requests
+    assert "Credential=ROLEKEY/" in request
+    assert "x-amz-security-token: a-token" in request
 
 
 # --- file and memory ---
@@ -253,9 +276,46 @@ def test_a_role_s_credentials_are_used_and_the_url_names_none(
     given = answer(200, json.dumps(role).encode(), content_type="application/json")
     with ScriptedServer([given] * 4) as roles, ScriptedServer([stored()]) as store:
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{roles.endpoint}/role")
-        opened_store = opened(f"s3://bucket/prefix?endpoint={store.endpoint}&region=r")
-        asyncio.run(opened_store.put("key", b"x"))
-    (request,) = store.requests
-    assert "Credential=ROLEKEY/" in request
-    assert "x-amz-security-token: a-token" in request
+        put(f"s3://bucket/prefix?endpoint={store.endpoint}&region=r")
+        signed_by_the_role(store)
     assert roles.requests[0].startswith("GET /role")
+
+
+def test_a_service_account_s_token_buys_a_role_s_credentials(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Web identity, as in EKS: the store exchanges the token of a file for credentials."""
+    (tmp_path / "token").write_text("token-of-the-service-account")
+    given = answer(200, ASSUMED.encode(), content_type="text/xml")
+    with ScriptedServer([given] * 4) as tokens, ScriptedServer([stored()]) as store:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", tokens.endpoint)
+        monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/broker")
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+        put(f"s3://bucket/prefix?endpoint={store.endpoint}&region=eu-west-1")
+        signed_by_the_role(store)
+        assert tokens.requests[0].startswith("POST /")
+
+
+def test_an_instance_s_role_is_asked_for_its_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EC2's metadata service, version 2: a token first, then the role, then its credentials."""
+    role = {
+        "Code": "Success",
+        "LastUpdated": "2020-01-01T00:00:00Z",
+        "AccessKeyId": "ROLEKEY",
+        "SecretAccessKey": "a-secret",
+        "Token": "a-token",
+        "Expiration": "2999-01-01T00:00:00Z",
+    }
+    answers = [
+        answer(200, b"metadata-token"),
+        answer(200, b"broker-role"),
+        answer(200, json.dumps(role).encode(), content_type="application/json"),
+    ]
+    with ScriptedServer(answers * 4) as metadata, ScriptedServer([stored()]) as store:
+        monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.endpoint)
+        put(f"s3://bucket/prefix?endpoint={store.endpoint}&region=r")
+        signed_by_the_role(store)
+        asked = [each.split(" HTTP/")[0] for each in metadata.requests[:3]]
+    folder = "/latest/meta-data/iam/security-credentials/"
+    assert asked == ["PUT /latest/api/token", f"GET {folder}", f"GET {folder}broker-role"]
