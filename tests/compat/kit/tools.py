@@ -19,9 +19,12 @@ SECONDS_MAX = 120
 class Tools:
     """Runs the classes behind Kafka's shell scripts."""
 
-    def __init__(self, lib: Path, bootstrap: str) -> None:
+    def __init__(self, lib: Path, bootstrap: str, command_config: str | None = None) -> None:
         self._lib = lib
         self._bootstrap = bootstrap
+        self._always = ["--bootstrap-server", bootstrap]
+        if command_config is not None:
+            self._always += ["--command-config", command_config]
 
     def run(self, main: str, *arguments: str, text: str = "", fails: bool = False) -> str:
         """What a tool prints; it must fail, or must not."""
@@ -41,7 +44,7 @@ class Tools:
         return _objects(done.stdout)
 
     def _done(self, main: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-        command = java_command(self._lib, main, ["--bootstrap-server", self._bootstrap, *arguments])
+        command = java_command(self._lib, main, [*self._always, *arguments])
         return subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
         )
