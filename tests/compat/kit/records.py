@@ -7,6 +7,8 @@ from dataclasses import dataclass
 PARTITIONS = 3
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 MEGABYTE = 1_000_000
+PARTITIONERS = -1
+"""The partition of a record that leaves it to the client's partitioner."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 // Produces and consumes through Apache Kafka's Java client. Run from source: java -cp 'lib/*' JavaClient.java
 //   produce BOOTSTRAP TOPIC CODEC < records    prints one acknowledged offset a record
 //   consume BOOTSTRAP TOPIC PARTITIONS COUNT   prints records
-// A record is a line of five fields, separated by tabs: partition, offset (- when producing), key, value,
-// headers (name=value,...). Bytes are in hexadecimal, null is "-", empty is "".
+// A record is a line of five fields, separated by tabs: partition (-1 leaves it to the partitioner), offset (- when
+// producing), key, value, headers (name=value,...). Bytes are in hexadecimal, null is "-", empty is "".
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -51,7 +51,8 @@ public class JavaClient {
                 var lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII))) {
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
                 String[] fields = line.split("\t", -1);
-                var record = new ProducerRecord<>(topic, Integer.valueOf(fields[0]), bytes(fields[2]), bytes(fields[3]));
+                Integer partition = fields[0].equals("-1") ? null : Integer.valueOf(fields[0]);
+                var record = new ProducerRecord<>(topic, partition, bytes(fields[2]), bytes(fields[3]));
                 for (String header : fields[4].isEmpty() ? new String[0] : fields[4].split(",")) {
                     String[] pair = header.split("=", -1);
                     record.headers().add(pair[0], bytes(pair[1]));
