@@ -127,15 +127,16 @@ class SnapshotSchedule:
     def __init__(self, interval_records: int) -> None:
         self._interval_records = interval_records
         self._newest = 0
-        self._rows = 0
+        self._due_at = interval_records
 
     def taken(self, next_offset: int, rows: int) -> None:
         """A snapshot at this offset exists."""
-        self._newest, self._rows = next_offset, rows
+        self._newest = next_offset
+        self._due_at = next_offset + max(self._interval_records, rows)
 
     def is_due(self, next_offset: int) -> bool:
         """Whether a newer snapshot is due."""
-        return next_offset - self._newest >= max(self._interval_records, self._rows)
+        return next_offset >= self._due_at
 
     def is_behind(self, next_offset: int, records: int) -> bool:
         """Whether at least this many records are in no snapshot."""

@@ -42,8 +42,8 @@ def is_next_identity(transaction: Transaction, identity: Identity) -> bool:
 
     The producer learned it when the outcome was decided.
     """
-    is_told = transaction.producer_id != transaction.identity_when_complete[0]
-    return is_told and identity == transaction.identity_when_complete
+    following = transaction.identity_when_complete
+    return transaction.producer_id != following[0] and identity == following
 
 
 def add_partitions(

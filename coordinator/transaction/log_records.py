@@ -8,6 +8,7 @@ fields have tags far above Kafka's, which Kafka's tools skip.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import groupby
 from struct import Struct as StructCode
 from struct import error as StructError
@@ -100,7 +101,7 @@ class TransactionLogValue(Message, versions=(0, 1), flexible=1):
 
 def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
     """The key and the value of a record; a tombstone's value is None."""
-    key = _encoded(TransactionLogKey(transactional_id=record.transactional_id), _KEY_VERSION)
+    key = _key_of(record.transactional_id)
     match record:
         case TransactionStored(_, transaction):
             return key, _encoded(_value_of(transaction), _VALUE_VERSION)
@@ -127,6 +128,12 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord
             f"a record of __transaction_state does not decode: {error}"
         ) from error
     return TransactionStored(transactional_id, _transaction_in(transactional_id, found))
+
+
+@lru_cache(1024)
+def _key_of(transactional_id: str) -> bytes:
+    """A transaction writes three records with the same key."""
+    return _encoded(TransactionLogKey(transactional_id=transactional_id), _KEY_VERSION)
 
 
 def _value_of(transaction: Transaction) -> TransactionLogValue:
