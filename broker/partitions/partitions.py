@@ -298,6 +298,9 @@ class PartitionRegistry:
         batches that it checked against the old object (C3): no reader uses that log any more.
         """
         place = partition.log.partition
+        hosted = self._topics.get(place.topic_id, {}).get(place.partition)
+        if hosted is partition and partition.fault is None:
+            return  # Each append asks: here is the short way.
         if self.find(place) is not partition:
             raise PartitionError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -112,7 +112,8 @@ class BatchHeader(NamedTuple):
                 f"a record batch header needs {HEADER_SIZE} bytes at position {position},"
                 f" the buffer has {len(buffer)}"
             )
-        header = cls._make(_HEADER.unpack_from(buffer, position))
+        # `_make` would count the fields again.
+        header = tuple.__new__(cls, _HEADER.unpack_from(buffer, position))
         if header.magic != MAGIC or header.batch_length < BATCH_LENGTH_MIN:
             raise MalformedBatch(
                 f"no record batch of format v2 at position {position}: magic {header.magic},"

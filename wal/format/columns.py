@@ -73,7 +73,7 @@ class ColumnReader:
         self._position = start + size
         if not count:
             return np.empty(0, kind)
-        return np.frombuffer(self._view[start : start + size], kind)
+        return np.frombuffer(self._view, kind, count, start)
 
     def table(self, dtype: np.dtype[np.void], count: int) -> dict[str, NDArray[Any]]:
         """The next table's columns by name; views of the data."""

@@ -248,10 +248,11 @@ class PartitionLog:
         if batch.attributes & CONTROL_FLAG:
             raise AppendRefused(INVALID_RECORD, "a producer sent a control batch; not appended")
         producer_id = batch.producer_id
+        last_sequence = _last_sequence(batch)
         if producer_id != NO_PRODUCER_ID:
             state = self._producers.get(producer_id) or ProducerState.unknown(producer_id)
             first = batch.base_sequence
-            duplicate = state.find_duplicate(batch.producer_epoch, first, _last_sequence(batch))
+            duplicate = state.find_duplicate(batch.producer_epoch, first, last_sequence)
             if duplicate is not None:
                 _, _, base_offset, last_offset, max_timestamp = duplicate
                 return AppendedBatch(base_offset, last_offset, True, state.ordinal, max_timestamp)
@@ -275,7 +276,7 @@ class PartitionLog:
             batch.producer_epoch,
             RememberedBatch(
                 batch.base_sequence,
-                _last_sequence(batch),
+                last_sequence,
                 base_offset,
                 last_offset,
                 batch.max_timestamp,

@@ -56,11 +56,6 @@ class SlotFilling:
         """True if the open slot has no entry."""
         return self._buffer.is_empty
 
-    @property
-    def size_bytes(self) -> int:
-        """The size of the open slot's content."""
-        return self._buffer.size_bytes
-
     def buffer_for(self, size_bytes: int, *, is_idle: bool) -> SlotBuffer:
         """The buffer for the next `size_bytes`; the caller adds to it, then calls `added`.
 

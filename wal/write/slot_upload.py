@@ -7,7 +7,7 @@ covers crashes and lost responses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tidelog.clock import Clock
@@ -62,19 +62,18 @@ class PreviousSlots:
 
     def __init__(self) -> None:
         self._last: dict[TenureKey, int] = {}
-        self._before: Collection[TenureKey] = ()
+        self._before: dict[TenureKey, int] = {}
         self._forgotten_below = 0
 
     def next(self, slot: Slot, tenures: Iterable[TenureKey]) -> Mapping[TenureKey, int]:
         """The previous slots that `slot` records; tenures with an entry in it come first."""
         last, unknown = self._last, self._forgotten_below - 1
         said = {tenure: last.get(tenure, unknown) for tenure in tenures}
-        present = list(said)
-        for tenure in self._before:
-            said.setdefault(tenure, slot - 1)
-        self._before = present
-        last.update(dict.fromkeys(present, slot))
-        return said
+        # Copies of dictionaries do not hash their keys again, which takes long for tenures.
+        earlier = dict.fromkeys(self._before, slot - 1)
+        self._before = dict.fromkeys(said, slot)
+        last.update(self._before)
+        return {**said, **earlier, **said}
 
     def forget_below(self, floor: Slot) -> None:
         """Forget tenures whose last entry lies below `floor`, which are not replayed."""
