@@ -100,6 +100,13 @@ class InternalLog(SnapshottedLog, Protocol):
         """Whether the slot is durable, and so all slots before it."""
         ...
 
+    def tell(self, slot: Slot, told: Callable[[TidelogError | None], None]) -> None:
+        """Call `told` later, when the slot is durable, or with the error that leaves that unknown.
+
+        It must not fail.
+        """
+        ...
+
     def read(self, offset: int) -> AsyncIterator[tuple[str, Buffer]]:
         """The durable log, from the object that holds an offset on.
 
@@ -350,15 +357,14 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
             self._answer(replies)
             return
 
-        def when_durable(durable: asyncio.Future[None]) -> None:
-            error = asyncio.CancelledError() if durable.cancelled() else durable.exception()
-            if error is None:
+        def told(lost: TidelogError | None) -> None:
+            if lost is None:
                 self._answer(replies)
             else:
-                refusal = CoordinatorRefused(ErrorCode.NOT_COORDINATOR, str(error))
+                refusal = CoordinatorRefused(ErrorCode.NOT_COORDINATOR, str(lost))
                 self._fail([token for token, _ in replies], refusal)
 
-        self._log.durable(self._newest).add_done_callback(when_durable)
+        self._log.tell(self._newest, told)
 
     def _answer(self, replies: Sequence[tuple[Token, ReplyT]]) -> None:
         if not self._may_serve():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition
 from tidelog.broker.read.wal_tier import LogReader
 from tidelog.coordinator.decision import BatchProducer
 from tidelog.coordinator.snapshot_format import SnapshotOrigin
-from tidelog.errors import CorruptObject, MissingObject
+from tidelog.errors import CorruptObject, MissingObject, TidelogError
 from tidelog.identifiers import Slot
 from tidelog.records.batch import BatchHeader
 from tidelog.records.buffers import Buffer
@@ -87,6 +87,10 @@ class InternalPartition:
     def durable(self, slot: Slot) -> asyncio.Future[None]:
         """Done when the slot is durable."""
         return self._wal.durable(slot)
+
+    def tell(self, slot: Slot, told: Callable[[TidelogError | None], None]) -> None:
+        """Call `told` when the slot is durable, or with the error that leaves that unknown."""
+        self._wal.tell(slot, told, is_producer=False)
 
     def superseded_below(self, offset: int) -> None:
         """Release the records below the offset: a snapshot of the state has replaced them.

@@ -161,7 +161,8 @@ class TransactionMachine:
             case EndTransaction(transactional_id=key):
                 end_transaction(command, self._transactions.get(key), epoch, token, turn)
             case MarkersSettled():
-                turn.reply(token, self._settle(command, turn))
+                # Its caller does nothing with the reply: it need not be durable.
+                turn.reply_when_appended(token, self._settle(command, turn))
             case DescribeTransaction(key):
                 turn.reply(token, describe(key, self._transactions.get(key)))
             case ListTransactions():

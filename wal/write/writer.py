@@ -46,7 +46,6 @@ from tidelog.wal.format.object_format import SlotStamps
 from tidelog.wal.log.extents import SlotEffect
 from tidelog.wal.metrics import WalMetrics
 from tidelog.wal.settings import WalSettings
-from tidelog.wal.write.buffer import SlotBuffer
 from tidelog.wal.write.slot_entries import BatchEntry, MarkerEntry, SlotEntry
 from tidelog.wal.write.slot_filling import SlotFilling
 from tidelog.wal.write.slot_upload import SlotUpload, SlotUploader, WalLost
@@ -79,18 +78,19 @@ Told: TypeAlias = Callable[[WalLost | None], None]
 
 
 class SlotWaiters:
-    """The waiters of each slot. Producers wait with a callback, which is cheaper than a future.
+    """The waiters of each slot. Frequent ones wait with a callback, cheaper than a future.
 
     Callbacks run in a later turn of the event loop, never within `release` or `fail`.
     """
 
     def __init__(self) -> None:
         self._futures: dict[Slot, list[asyncio.Future[None]]] = {}
-        self._producers: dict[Slot, list[Told]] = {}
+        self._told: dict[Slot, list[Told]] = {}
+        self._producers: dict[Slot, int] = {}
 
     def producers(self, slot: Slot) -> int:
         """The number of producers that wait for a slot."""
-        return len(self._producers.get(slot, ()))
+        return self._producers.get(slot, 0)
 
     def future(self, slot: Slot) -> asyncio.Future[None]:
         """A future of the caller's own, which may be cancelled."""
@@ -98,19 +98,21 @@ class SlotWaiters:
         self._futures.setdefault(slot, []).append(future)
         return future
 
-    def add(self, slot: Slot, told: Told) -> None:
-        """Add a producer's callback. Callbacks of a slot run in the order of their addition."""
-        self._producers.setdefault(slot, []).append(told)
+    def add(self, slot: Slot, told: Told, *, is_producer: bool) -> None:
+        """Add a callback. Callbacks of a slot run in the order of their addition."""
+        self._told.setdefault(slot, []).append(told)
+        if is_producer:
+            self._producers[slot] = self.producers(slot) + 1
 
     def release(self, slot: Slot) -> int:
         """Answer the waiters of a durable slot; the number of its producers."""
         for future in self._futures.pop(slot, ()):
             if not future.done():
                 future.set_result(None)
-        producers = self._producers.pop(slot, ())
-        if producers:
-            asyncio.get_running_loop().call_soon(_tell, producers, None)
-        return len(producers)
+        told = self._told.pop(slot, ())
+        if told:
+            asyncio.get_running_loop().call_soon(_tell, told, None)
+        return self._producers.pop(slot, 0)
 
     def fail(self, lost: Callable[[], WalLost]) -> None:
         """Fail all waiters. `lost` makes an error for each."""
@@ -121,13 +123,14 @@ class SlotWaiters:
                     # The caller may be gone. Mark the error as retrieved for the event loop.
                     future.exception()
         self._futures.clear()
-        for producers in self._producers.values():
-            asyncio.get_running_loop().call_soon(_tell, producers, lost())
+        for told in self._told.values():
+            asyncio.get_running_loop().call_soon(_tell, told, lost())
+        self._told.clear()
         self._producers.clear()
 
 
-def _tell(producers: Sequence[Told], lost: WalLost | None) -> None:
-    for told in producers:
+def _tell(waiters: Sequence[Told], lost: WalLost | None) -> None:
+    for told in waiters:
         try:
             told(lost)
         except Exception:  # one callback's error must not affect the others
@@ -238,10 +241,13 @@ class WalWriter:
         for entry in entries:
             if isinstance(entry, (BatchEntry, MarkerEntry)):
                 size_bytes += len(entry.data)
-        buffer = self._buffer_for(size_bytes)
+        self._refuse_if_ended()
+        buffer = self._filling.buffer_for(size_bytes, is_idle=self._in_flight == 0)
+        before = buffer.size_bytes
         for entry in entries:
             buffer.add(entry)
-        return self._added()
+        self._pending_bytes += buffer.size_bytes - before
+        return self._filling.added()
 
     def begin_slot(self) -> Slot:
         """Close the open slot unless it is empty; the slot that is open now.
@@ -276,11 +282,11 @@ class WalWriter:
             future.set_exception(self._unknown())
         return future
 
-    def tell(self, slot: Slot, told: Told) -> None:
-        """As `durable`, with a callback for a producer.
+    def tell(self, slot: Slot, told: Told, *, is_producer: bool = True) -> None:
+        """As `durable`, with a callback, which is a producer's unless said otherwise.
 
-        Callbacks run after this call returns, in the order of the calls. The producer has just
-        added batches, and sends more after its answer.
+        Callbacks run after this call returns, in the order of the calls. A producer has just added
+        batches, and sends more after its answer.
         """
         if slot < self._durable_end:
             asyncio.get_running_loop().call_soon(told, None)
@@ -288,8 +294,9 @@ class WalWriter:
             asyncio.get_running_loop().call_soon(told, self._unknown())
         else:
             assert slot <= self._filling.slot
-            self._waiters.add(slot, told)
-            self._filling.producer_waits()
+            self._waiters.add(slot, told, is_producer=is_producer)
+            if is_producer:
+                self._filling.producer_waits()
 
     async def flush(self) -> None:
         """Close the open slot and wait until every slot is durable. Raises WalLost."""
@@ -326,16 +333,6 @@ class WalWriter:
             raise first from None
         finally:
             self._end(failure)
-
-    def _buffer_for(self, size_bytes: int) -> SlotBuffer:
-        self._refuse_if_ended()
-        buffer = self._filling.buffer_for(size_bytes, is_idle=self._in_flight == 0)
-        self._pending_bytes -= buffer.size_bytes
-        return buffer
-
-    def _added(self) -> Slot:
-        self._pending_bytes += self._filling.size_bytes
-        return self._filling.added()
 
     def _refuse_if_ended(self) -> None:
         if self._failure is not None and not isinstance(self._failure, WalClosed):

@@ -61,7 +61,7 @@ def _acknowledge_early() -> list[Patch]:
         future.set_result(None)
         return future
 
-    def tell(self: WalWriter, slot: Slot, told: Told) -> None:
+    def tell(self: WalWriter, slot: Slot, told: Told, **_: bool) -> None:
         asyncio.get_running_loop().call_soon(told, None)
 
     return [(WalWriter, "durable", durable), (WalWriter, "tell", tell)]
@@ -91,10 +91,10 @@ def _acknowledge_out_of_order() -> list[Patch]:
         waiting[wal_key(self.incarnation, slot)].append(confirmed)
         return future
 
-    def tell(self: WalWriter, slot: Slot, told: Told) -> None:
+    def tell(self: WalWriter, slot: Slot, told: Told, **named: bool) -> None:
         once = _once(told)
         waiting[wal_key(self.incarnation, slot)].append(partial(once, None))
-        right_tell(self, slot, once)
+        right_tell(self, slot, once, **named)
 
     async def put(self: SlotUploader, upload: SlotUpload) -> None:
         await right_put(self, upload)

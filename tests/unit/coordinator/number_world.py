@@ -157,6 +157,9 @@ class Log:
         self.waiters.append((slot, future))
         return future
 
+    def tell(self, slot: Slot, told: Callable[[TidelogError | None], None]) -> None:
+        self.durable(slot).add_done_callback(lambda done: told(done.exception()))
+
     def make_durable(self) -> None:
         self.durable_end = len(self.appended)
         for slot, future in self.waiters:

@@ -133,6 +133,10 @@ def a_record_of_somebody_else(desk: Desk) -> None:
     desk.add()
 
 
+def a_record_of_a_coordinator(desk: Desk) -> None:
+    desk.writer.tell(desk.add(), lambda _: None, is_producer=False)
+
+
 def a_large_batch(desk: Desk) -> None:
     desk.writer.tell(desk.add(DELAYED_BYTES_MAX), lambda _: None)
 
@@ -142,7 +146,10 @@ def a_later_log_start(desk: Desk) -> None:
     desk.writer.begin_slot()
 
 
-@pytest.mark.parametrize("arrives", [a_record_of_somebody_else, a_large_batch, a_later_log_start])
+@pytest.mark.parametrize(
+    "arrives",
+    [a_record_of_somebody_else, a_record_of_a_coordinator, a_large_batch, a_later_log_start],
+)
 def test_urgent_work_ends_the_linger(arrives: Callable[[Desk], None]) -> None:
     async def tell(desk: Desk) -> None:
         producers = Producers(desk, turnaround_seconds=60)
