@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tests.chaos.moments import MOMENTS_VARIABLE
@@ -54,10 +55,17 @@ class DriverProcess:
     process: subprocess.Popen[bytes]
 
     @classmethod
-    def start(cls, log_path: Path, moments: Path, *arguments: str) -> DriverProcess:
-        """Start it; it says in its moments how far it is."""
+    def start(
+        cls,
+        log_path: Path,
+        moments: Path,
+        *arguments: str,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> DriverProcess:
+        """Start it, with more variables; it says in its moments how far it is."""
         environment = {
             **os.environ,
+            **variables,
             "PYSPARK_PYTHON": sys.executable,
             # The workers import what is tested here, not what may be installed.
             "PYTHONPATH": str(ROOT),

@@ -3,12 +3,14 @@
     python -m tests.chaos.etl STORE BOOTSTRAP FOLDER [OUTPUT]
 
 FOLDER keeps its checkpoint. It runs until it is ended. With OUTPUT it derives what is there, then
-reads both topics as a batch, and writes their rows to that file as lines of JSON.
+reads both topics as a batch, and writes their rows to that file as lines of JSON. The variable
+CLIENT_PROPERTIES names a file with the properties of connections to a closed cluster.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import zlib
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tests.chaos.watched_sink import WatchedSource
+from tidelog.references import read_properties
 
 SOURCE = "changes"
 TOPICS = ("derived", "audit")
@@ -56,6 +59,13 @@ def session(folder: Path) -> SparkSession:
     return spark
 
 
+def protection() -> dict[str, str]:
+    """The sink's options for a closed cluster. Plans show references, not the secrets."""
+    path = os.environ.get("CLIENT_PROPERTIES")
+    names = read_properties(Path(path)) if path else ()
+    return {f"kafka.{name}": f"${{file:{path}:{name}}}" for name in names}
+
+
 def main(store: str, bootstrap: str, folder: str, output: str | None = None) -> None:
     """Run."""
     spark = session(Path(folder))
@@ -73,6 +83,7 @@ def main(store: str, bootstrap: str, folder: str, output: str | None = None) -> 
         )
         .writeStream.format("tidelog")
         .options(**{"store": store, "kafka.bootstrap.servers": bootstrap, "transactionalId": QUERY})
+        .options(**protection())
         .option("checkpointLocation", str(Path(folder) / "checkpoint"))
     )
     if output is None:

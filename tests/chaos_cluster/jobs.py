@@ -112,8 +112,11 @@ class StreamsJob(WorkerJob):
 class SparkJob(DerivingJob):
     """A streaming query that reads the bucket and writes through the sink."""
 
-    def __init__(self, store: str, bootstrap: str, folder: Path) -> None:
+    def __init__(
+        self, store: str, bootstrap: str, folder: Path, variables: Mapping[str, str]
+    ) -> None:
         super().__init__("spark")
+        self._variables = variables
         self._folder = folder / "spark"
         self._arguments = (store, bootstrap, str(self._folder))
         self._moments = Orders(self._folder / "moments").folder
@@ -142,4 +145,6 @@ class SparkJob(DerivingJob):
             self._driver = self._started()
 
     def _started(self) -> DriverProcess:
-        return DriverProcess.start(self._folder / "etl.log", self._moments, *self._arguments)
+        return DriverProcess.start(
+            self._folder / "etl.log", self._moments, *self._arguments, variables=self._variables
+        )

@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.chaos.etl import SOURCE
+from tests.chaos.etl import QUERY, SOURCE
 from tests.chaos_cluster.cluster import CUTS, DEATHS, ROTATIONS, Cluster
 from tests.chaos_cluster.jobs import (
     KEYS,
@@ -40,6 +40,7 @@ pytestmark = [pytest.mark.chaos_cluster, pytest.mark.timeout(7200)]
 
 MINUTES = float(os.environ.get("MINUTES", "2"))
 FAULT_SECONDS = 10.0
+START_SECONDS = 600.0
 SETTLE_SECONDS = 300.0
 SEND_SECONDS = 0.1
 """Between two inputs: workers that are killed again and again keep up with them."""
@@ -48,6 +49,8 @@ OUTPUT_PARTITIONS = 2
 STORY = ("confluent-kafka", "confluent-kafka-consumer", "java", "streams")
 """Librdkafka in groups of both protocols, the Java client, Kafka Streams."""
 STORY_WITH_SPARK = ("confluent-kafka", "java", "spark")
+STORY_OF_CLOSED = ("confluent-kafka-consumer", "streams", "spark")
+"""Each protocol of groups, each client library, and the sink."""
 CACHE = Path(__file__).parents[2] / ".cache"
 
 
@@ -199,7 +202,7 @@ def store_of(kind: str, folder: Path) -> Iterator[str]:
         ("folder", DEATHS, STORY),
         ("s3", DEATHS, STORY_WITH_SPARK),
         ("s3", CUTS, STORY_WITH_SPARK),
-        ("closed", ROTATIONS, STORY),
+        ("closed", ROTATIONS, STORY_OF_CLOSED),
     ],
     ids=["deaths on a folder", "deaths on s3", "cuts on s3", "deaths of a closed cluster"],
 )
@@ -238,10 +241,12 @@ def test_each_input_has_its_outputs_once_while_brokers_suffer(
             for reader in readers:
                 ending.callback(reader.end)
                 reader.start()
+            # Faults meet jobs that work. A Spark may take minutes for its first batch.
+            await_counts(cluster, readers, lambda counts: 0 not in counts, START_SECONDS)
             harm(cluster, jobs, chance)
             feeder.end()
             feeder.check()
-            settle(cluster, readers, feeder.sent)
+            await_counts(cluster, readers, lambda counts: counts == {feeder.sent}, SETTLE_SECONDS)
             for reader in readers:
                 check(reader, feeder.sent)
             if intruder is not None:
@@ -258,7 +263,8 @@ def create_topics(cluster: Cluster, jobs: Sequence[str]) -> None:
     if cluster.protection is not None:
         connection |= cluster.protection.client(ADMIN)
         topics = [SOURCE, *(topic.topic for topic in outputs)]
-        cluster.protection.allow_jobs(cluster.bootstrap, topics, jobs)
+        # Spark's query has a name of its own.
+        cluster.protection.allow_jobs(cluster.bootstrap, topics, [*jobs, QUERY])
     admin = AdminClient(connection)
     for created in admin.create_topics([NewTopic(SOURCE, PARTITIONS), *outputs]).values():
         created.result(60)
@@ -270,7 +276,7 @@ def started(name: str, store: str, cluster: Cluster, folder: Path) -> DerivingJo
         case "streams":
             return StreamsJob(bootstrap, folder, kafka_jars(CACHE), variables)
         case "spark":
-            return SparkJob(store, bootstrap, folder)
+            return SparkJob(store, bootstrap, folder, variables)
         case library:
             return TransformJob(library, bootstrap, folder, kafka_jars(CACHE), variables)
 
@@ -289,13 +295,18 @@ def harm(cluster: Cluster, jobs: Sequence[DerivingJob], chance: random.Random) -
             job.revive()
 
 
-def settle(cluster: Cluster, readers: Sequence[Reader], inputs: int) -> None:
-    """Wait until every input was seen in every output."""
+def await_counts(
+    cluster: Cluster,
+    readers: Sequence[Reader],
+    are_met: Callable[[set[int]], bool],
+    seconds_max: float,
+) -> None:
+    """Wait until the numbers of inputs that were seen, of each output, are as wanted."""
     pause = threading.Event()
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while {count for reader in readers for count in reader.counts().values()} != {inputs}:
+    deadline = time.monotonic() + seconds_max
+    while not are_met({count for reader in readers for count in reader.counts().values()}):
         counts = [reader.counts() for reader in readers]
-        assert time.monotonic() < deadline, f"{counts} of {inputs} outputs\n{cluster.logs()}"
+        assert time.monotonic() < deadline, f"the outputs are {counts}\n{cluster.logs()}"
         cluster.mend()
         for reader in readers:
             reader.job.revive()
