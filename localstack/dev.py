@@ -11,17 +11,24 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from tidelog.cli.log_options import FORMAT, LEVEL
 from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.extras import imported
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.ports import accepts, free_ports
-from tidelog.localstack.s3_servers import S3Server, start_minio, start_moto, start_seaweedfs
+from tidelog.localstack.s3_servers import (
+    S3Server,
+    minio_program,
+    start_minio,
+    start_moto,
+    start_seaweedfs,
+)
 
 BROKERS_MAX: Final = 9
 LOOK_SECONDS: Final = 0.5
@@ -58,7 +65,9 @@ STORES: Final = ("memory", "file", *S3_SERVERS)
 )
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting.")
 @click.option("--console", is_flag=True, help="A Python prompt with the SDK, until Ctrl-D.")
+@click.pass_context
 def dev(
+    context: click.Context,
     brokers: int,
     kind: str | None,
     folder: Path | None,
@@ -77,6 +86,9 @@ def dev(
             " file, or --brokers 1"
         )
     ports = _ports(port, brokers)
+    chosen = context.params
+    arguments = ["--log-level", chosen[LEVEL], "--log-format", chosen[FORMAT]]
+    arguments += [word for each in assignments for word in ("--set", each)]
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
@@ -90,7 +102,7 @@ def dev(
         running: list[BrokerProcess] = []
         stack.enter_context(_stopped_at_exit(running))
         for broker_id, listened in enumerate(ports):
-            broker = _start_broker(broker_id, listened, url, place, assignments)
+            broker = _start_broker(broker_id, listened, url, place, arguments)
             running.append(stack.enter_context(broker))
         _print_addresses(running, url, place)
         if console:
@@ -122,12 +134,14 @@ def _start_store(kind: str, folder: Path, stack: contextlib.ExitStack) -> str:
         return f"file://{bucket.absolute()}"
     if kind == "moto":
         imported("moto", "--store moto")
+    if kind == "minio":
+        minio_program(MINIO_CACHE, click.echo)
     click.echo(f"starting {kind}")
     return stack.enter_context(S3_SERVERS[kind](folder / kind)).url
 
 
 def _start_broker(
-    number: int, port: int, url: str, folder: Path, assignments: tuple[str, ...]
+    number: int, port: int, url: str, folder: Path, arguments: Sequence[str]
 ) -> BrokerProcess:
     return BrokerProcess.start(
         url,
@@ -135,7 +149,7 @@ def _start_broker(
         listen=f"127.0.0.1:{port}",
         http="127.0.0.1:0",
         broker_id=number,
-        arguments=[word for each in assignments for word in ("--set", each)],
+        arguments=arguments,
     )
 
 

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,10 @@ STOP_SECONDS_MAX = 2.0
 REGION = "us-east-1"
 MINIO_VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
 MINIO_PROGRAM_VARIABLE = "TIDELOG_MINIO"
+LINES_TOLD_EVERY = 50
+"""Of the lines of a build, every so many is shown."""
+LINES_MAX = 20
+"""The last lines of a build that failed, in its error."""
 
 _ACCESS_KEY = "tidelog"
 _SECRET_KEY = "tidelog-local-secret"
@@ -195,8 +200,8 @@ def start_minio(
     return _start("minio", command, directory, port, bucket, environment)
 
 
-def minio_program(cache: Path) -> Path:
-    """MinIO's executable; the first call builds it, which takes minutes."""
+def minio_program(cache: Path, tell: Callable[[str], object] = lambda _: None) -> Path:
+    """MinIO's executable; the first call builds it, which takes minutes and is told meanwhile."""
     if named := os.environ.get(MINIO_PROGRAM_VARIABLE):
         if not Path(named).is_file():
             raise MissingTool(f"{MINIO_PROGRAM_VARIABLE} names {named}, which is not there")
@@ -204,21 +209,29 @@ def minio_program(cache: Path) -> Path:
     folder = cache / f"minio-{MINIO_VERSION}"
     with made_once(folder) as to_do:
         if to_do:
-            _build_minio(folder)
+            _build_minio(folder, tell)
     return folder / "minio"
 
 
-def _build_minio(folder: Path) -> None:
+def _build_minio(folder: Path, tell: Callable[[str], object]) -> None:
     go = _program("go", f"Go 1.24 or newer, or name a minio program in {MINIO_PROGRAM_VARIABLE}")
-    done = subprocess.run(
-        [go, "install", f"github.com/minio/minio@{MINIO_VERSION}"],
+    tell(f"building MinIO {MINIO_VERSION} with Go, once, into {folder}: this takes minutes")
+    end: deque[str] = deque(maxlen=LINES_MAX)
+    with subprocess.Popen(
+        [go, "install", "-v", f"github.com/minio/minio@{MINIO_VERSION}"],
         env={**os.environ, "GOBIN": str(folder.absolute()), "GOFLAGS": "-modcacherw"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise MissingTool(f"go could not build MinIO {MINIO_VERSION}:\n{done.stderr[-2000:]}")
+    ) as building:
+        assert building.stdout is not None
+        # Go names each module that it fetches and each package that it compiles.
+        for number, line in enumerate(building.stdout, 1):
+            end.append(line)
+            if number % LINES_TOLD_EVERY == 0:
+                tell(f"  {number} steps, at {line.strip()}")
+    if building.returncode != 0:
+        raise MissingTool(f"go could not build MinIO {MINIO_VERSION}:\n{''.join(end)}")
 
 
 def _start(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Final
 
@@ -34,6 +35,18 @@ def imported(name: str, what: str) -> ModuleType:
         if extra is None:
             raise
         raise InvalidConfiguration(
-            f"{what} needs {missing}, which is not installed: install it with pip install"
-            f" 'tidelog[{extra}]'"
+            f"{what} needs {missing}, which is not installed: install it with {installation(extra)}"
         ) from error
+
+
+def installation(extra: str) -> str:
+    """The command that installs an extra."""
+    return f"pip install 'tidelog[{extra}]'"
+
+
+def is_installed(extra: str) -> bool:
+    """Whether all modules of an extra are there. Imports none of them."""
+    try:
+        return all(find_spec(name) for name, brought in EXTRAS.items() if brought == extra)
+    except ModuleNotFoundError:
+        return False

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 import tidelog
 from tidelog.cli.examples import add_examples
 from tidelog.cli.exits import INCONSISTENT, REFUSED, UNREACHABLE, USAGE
+from tidelog.cli.log_options import add_log_options
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.errors import (
     CorruptObject,
@@ -17,53 +20,81 @@ from tidelog.errors import (
     TidelogError,
     Unreachable,
 )
-from tidelog.extras import imported
+from tidelog.extras import imported, installation, is_installed
 from tidelog.storage.object_store import StoreNotApplied, StoreOutcomeUnknown
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-COMMANDS = {
-    name: f"tidelog.cli.commands.{name}"
-    for name in (
-        "server",
-        "cluster",
-        "topics",
-        "configs",
-        "groups",
-        "acls",
-        "quotas",
-        "transactions",
-        "users",
-        "produce",
-        "consume",
-        "bench",
-        "bucket",
-        "fsck",
-        "inspect",
-        "doctor",
-        "completion",
-    )
-} | {"dev": "tidelog.localstack.dev"}
+COMMANDS: Final = {
+    "server": "Run a broker on a store until SIGTERM or SIGINT.",
+    "cluster": "Show the brokers of a cluster, drain them, and move partitions between them.",
+    "topics": "Create, list, describe, alter, flush and delete topics.",
+    "configs": "Show and change the settings of topics and brokers.",
+    "groups": "List, describe, move and delete consumer groups.",
+    "acls": "List, add and remove access control rules.",
+    "quotas": "List, set and remove quotas of clients.",
+    "transactions": "List and describe transactions, find hanging ones, and end them.",
+    "users": "List, add and remove the users of a cluster.",
+    "produce": "Send each line of standard input to TOPIC as a record; returns when all are"
+    " durable.",
+    "consume": "Print the records of TOPIC as they arrive: partitions in turn, each in order.",
+    "bench": "Measure how fast a topic is written and read, as Kafka's performance tools do.",
+    "bucket": "Create, check, copy and repair the bucket of a cluster.",
+    "fsck": "Prove a bucket consistent, also while brokers run; nothing is changed.",
+    "inspect": "Print the content of the object at KEY, with every checksum verified.",
+    "doctor": "Check a store, its cluster and this machine; each line has a verdict and the"
+    " remedy.",
+    "completion": "Print the script that completes commands, options and choices in SHELL.",
+    "dev": "Run brokers and their store on this machine, for development, until Ctrl-C.",
+}
+"""The commands, and what their list says of them, which imports none of them."""
+MODULES: Final = {name: f"tidelog.cli.commands.{name}" for name in COMMANDS} | {
+    "dev": "tidelog.localstack.dev"
+}
 """The commands' modules; each has an object of the command's name."""
+EXTRAS_OF: Final = {"server": "broker"}
+"""The extras without which a command does not start."""
 
 
 class _Commands(click.Group):
-    """Imports a command's module only when it is called, so that no command waits for others."""
+    """Imports a command's module only when it is called.
+
+    No command waits for the imports of others, nor does the list of commands.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        try:
-            module = imported(COMMANDS[cmd_name], f"tidelog {cmd_name}")
-        except InvalidConfiguration as missing:
-            return _not_installed(cmd_name, missing)
-        command: click.Command = getattr(module, cmd_name)
+        if cmd_name in COMMANDS:
+            try:
+                module = imported(MODULES[cmd_name], f"tidelog {cmd_name}")
+            except InvalidConfiguration as missing:
+                return _not_installed(cmd_name, missing)
+            command: click.Command = getattr(module, cmd_name)
+        elif found := super().get_command(ctx, cmd_name):
+            command = found
+        else:
+            return None
         add_examples(command, cmd_name)
+        add_log_options(command, cmd_name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        shown = self._listed_commands()
+        width = formatter.width - 6 - max(map(len, shown))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, each.get_short_help_str(width)) for name, each in shown.items()]
+            )
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        return [
+            CompletionItem(name, help=each.get_short_help_str())
+            for name, each in self._listed_commands().items()
+            if name.startswith(incomplete)
+        ] + click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -74,6 +105,16 @@ class _Commands(click.Group):
             raise click.NoSuchCommand(
                 error.command_name, possibilities=self.list_commands(ctx), ctx=ctx
             ) from None
+
+    def _listed_commands(self) -> dict[str, click.Command]:
+        """All commands; those of `COMMANDS` have a name and a help alone."""
+        listed = {}
+        for name, summary in COMMANDS.items():
+            extra = EXTRAS_OF.get(name)
+            if extra is not None and not is_installed(extra):
+                summary = f"Not installed: {installation(extra)}."
+            listed[name] = click.Command(name, help=summary)
+        return listed | dict(self.commands)
 
 
 def _not_installed(name: str, missing: InvalidConfiguration) -> click.Command:

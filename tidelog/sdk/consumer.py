@@ -303,7 +303,8 @@ class Consumer:
         if not waits and not isinstance(failure, RetriableError):
             return failure
         # As the Java client, which waits for a topic and joins its group again.
-        logger.warning("consumer waits", extra={"topic": event.topic(), "reason": str(failure)})
+        # Python's default handler shows the message alone, so the reason is part of it.
+        logger.warning("consumer waits: %s", failure, extra={"topic": event.topic()})
         return None
 
     def _reach_ends(self) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import click
@@ -10,7 +15,21 @@ import pytest
 from click.testing import CliRunner
 
 from tidelog.cli.examples import EXAMPLES
-from tidelog.cli.root import cli
+from tidelog.cli.root import COMMANDS, cli
+
+HEAVY = {
+    *("asyncio", "boto3", "botocore", "awscrt", "confluent_kafka", "cryptography", "cramjam"),
+    *("lz4", "moto", "numpy", "obstore", "prometheus_client", "pyarrow", "uvloop"),
+}
+"""Modules without which help, version and completion begin at once."""
+LIGHT = """
+import runpy, sys
+sys.argv[:] = ["tidelog", *sys.argv[1:]]
+try:
+    runpy.run_module("tidelog.cli", run_name="__main__")
+finally:
+    print(*sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
 
 
 def leaves(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[str]:
@@ -72,3 +91,65 @@ def test_help_shows_the_examples_of_a_command_and_one_of_each_in_a_group() -> No
     assert "tidelog topics flush flights" in shown("topics")
     assert "tidelog cluster features upgrade" in shown("cluster", "features")
     assert "tidelog produce flights" in shown()
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+    context = click.Context(cli)
+    for name, summary in COMMANDS.items():
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert command.get_short_help_str(1000) == summary
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "shown"),
+    [
+        (["--help"], {}, "transactions"),
+        (["--version"], {}, "tidelog "),
+        (["completion", "bash"], {}, "complete"),
+        ([], {"COMP_WORDS": "tidelog gro", "COMP_CWORD": "1"}, "plain,groups"),
+    ],
+    ids=["help", "version", "script", "completion"],
+)
+def test_help_version_and_completion_import_nothing_heavy(
+    arguments: list[str], variables: dict[str, str], shown: str
+) -> None:
+    if variables:
+        variables = variables | {"_TIDELOG_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT, *arguments],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown in done.stdout
+    assert set(done.stderr.split()) & HEAVY == set()
+
+
+def test_each_command_takes_the_options_of_its_log() -> None:
+    for words in leaves(cli):
+        help_text = CliRunner().invoke(cli, [*words.split(), "--help"]).output
+        assert "--log-level [debug|info|warning|error]" in help_text
+        assert "--log-format [text|json]" in help_text
+
+
+def test_a_command_logs_to_stderr_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listing(*options: str) -> tuple[int, list[str]]:
+        done = CliRunner().invoke(cli, ["completion", "bash", *options])
+        return done.exit_code, done.stderr.splitlines()
+
+    def noisy(shell: str) -> None:
+        logging.getLogger("tidelog.noisy").warning("seen", extra={"shell": shell})
+        logging.getLogger("tidelog.noisy").info("seen too")
+
+    assert listing() == (0, [])
+    monkeypatch.setattr("tidelog.cli.commands.completion.get_completion_class", noisy)
+    code, lines = listing("--log-format", "json")
+    # What comes back is no class.
+    assert code == 1
+    assert [json.loads(line)["shell"] for line in lines] == ["bash"]
+    monkeypatch.setenv("TIDELOG_LOG_LEVEL", "info")
+    assert len(listing()[1]) == 2
+    assert listing("--log-level", "error")[1] == []
+    assert listing("--log-level", "loud")[0] == 2

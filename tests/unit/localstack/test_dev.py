@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -79,6 +80,18 @@ def test_a_folder_keeps_what_was_written_and_sigterm_ends_too(tmp_path: Path) ->
                 assert [message.value for message in consumer.to_end()] == expected
             process.terminate()
             assert process.wait(60) == 0
+
+
+def test_brokers_log_as_dev_is_told(tmp_path: Path) -> None:
+    with started("--folder", str(tmp_path), "--log-format", "json", "--log-level", "debug") as (
+        process,
+        _,
+    ):
+        process.terminate()
+        assert process.wait(60) == 0
+    lines = (tmp_path / "broker-0.log").read_text().splitlines()
+    assert lines
+    assert all("message" in json.loads(line) for line in lines)
 
 
 def test_a_broker_that_ends_by_itself_is_named() -> None:

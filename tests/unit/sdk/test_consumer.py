@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 
 import confluent_kafka
 import pytest
@@ -40,6 +41,21 @@ def test_a_group_goes_on_behind_what_was_committed(shared: Broker) -> None:
     assert Admin(shared.bootstrap).group_offsets(group) == {(topic, 0): 4}
     with member(shared, topic, group) as consumer:
         assert next(iter(consumer)).value == b"4"
+
+
+def test_a_consumer_that_waits_says_why_under_default_logging(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        Broker(auto_create_topics_enable=False) as broker,
+        member(broker, "absent", broker.group()) as consumer,
+    ):
+        while not (waits := [each for each in caplog.records if "waits" in each.msg]):
+            assert consumer.poll(0.1) is None
+    assert logging.lastResort is not None
+    shown = logging.lastResort.format(waits[0])
+    assert shown.startswith("consumer waits: topic absent: ")
+    assert "UNKNOWN_TOPIC_OR_PART" in shown
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

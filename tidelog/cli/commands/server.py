@@ -26,7 +26,6 @@ from tidelog.broker.settings.listeners import is_wildcard
 from tidelog.broker.settings.loading import load_settings
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.broker.telemetry.families import StoreCollector
-from tidelog.broker.telemetry.log_format import FORMATTERS, LEVELS, configure_logging
 from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.broker.telemetry.process_memory import settle_garbage, tune_allocator
 from tidelog.cli import worker
@@ -74,21 +73,6 @@ With Python's 5 ms every acknowledgement could wait that long during a roll.
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting.")
 @click.option("--http", type=Address(), default=None, help="The address of /healthz and /metrics.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
-@click.option(
-    "--log-level",
-    type=click.Choice(LEVELS),
-    envvar="TIDELOG_LOG_LEVEL",
-    default="info",
-    show_default=True,
-)
-@click.option(
-    "--log-format",
-    type=click.Choice(list(FORMATTERS)),
-    envvar="TIDELOG_LOG_FORMAT",
-    default="text",
-    show_default=True,
-    help="json: one object a line.",
-)
 @click.pass_obj
 def server(
     crash_points: CrashPoints,
@@ -100,8 +84,6 @@ def server(
     assignments: tuple[str, ...],
     http: tuple[str, int] | None,
     as_json: bool,
-    log_level: str,
-    log_format: str,
 ) -> None:
     """Run a broker on a store until SIGTERM or SIGINT.
 
@@ -113,7 +95,6 @@ def server(
     tune_allocator()
     sys.setswitchinterval(SWITCH_SECONDS)
     settings = load_settings(file=config, flags=assignments)
-    configure_logging(sys.stderr, log_level, log_format)
     options = BrokerOptions(
         settings=settings,
         broker_id=None if broker_id is None else BrokerId(broker_id),

@@ -10,6 +10,7 @@ import click
 from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.scram_options import NewCredential, new_salt
+from tidelog.cli.table import shown_table
 from tidelog.client.admin.administration import broker_holder, describe_cluster, holder_configs
 from tidelog.client.errors import RequestRefused, check, check_read
 from tidelog.client.pool import Client
@@ -57,8 +58,8 @@ def list_users(bootstrap: Bootstrap, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
         return
-    for row in found:
-        print(f"{row['user']}  {row['mechanism']}  {row['iterations']} iterations")
+    headers = ["user", "mechanism", "iterations"]
+    print(shown_table(headers, [[row[name] for name in headers] for row in found]))
 
 
 @users.command()

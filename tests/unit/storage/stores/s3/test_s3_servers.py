@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -153,6 +154,39 @@ def test_a_missing_program_is_named_with_the_remedy(
     monkeypatch.setenv("TIDELOG_MINIO", str(tmp_path / "none"))
     with pytest.raises(MissingTool, match="TIDELOG_MINIO names"):
         minio_program(tmp_path)
+
+
+def test_a_build_of_minio_is_told_while_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    steps = "for n in $(seq 120); do echo package-$n >&2; done"
+    go.write_text(f'#!/bin/sh\n{steps}\necho > "$GOBIN/minio"\n')
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("TIDELOG_MINIO", raising=False)
+    told: list[str] = []
+    cache = tmp_path / "cache"
+    assert minio_program(cache, told.append).exists()
+    begin, *progress = told
+    assert "building MinIO" in begin
+    assert "minutes" in begin
+    assert progress == ["  50 steps, at package-50", "  100 steps, at package-100"]
+    # It lies there now.
+    assert minio_program(cache, told.append).exists()
+    assert len(told) == 3
+
+
+def test_a_build_of_minio_that_fails_is_told_with_go_s_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    go.write_text("#!/bin/sh\necho no such module >&2\nexit 1\n")
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("TIDELOG_MINIO", raising=False)
+    with pytest.raises(MissingTool, match=r"could not build MinIO .*:\nno such module"):
+        minio_program(tmp_path / "cache")
 
 
 def test_free_ports_differ() -> None:

@@ -6,7 +6,7 @@ import io
 import json
 import logging
 
-from tidelog.broker.telemetry.log_format import configure_logging
+from tidelog.cli.log_format import logging_to
 
 logger = logging.getLogger("tidelog.test_log_format")
 
@@ -17,12 +17,12 @@ def fail() -> None:
 
 def test_a_line_of_json_has_facts_fields_and_a_traceback() -> None:
     stream = io.StringIO()
-    configure_logging(stream, form="json")
-    logger.info("ready", extra={"partitions": 3, "address": ("h", 1), "level": "hidden"})
-    try:
-        fail()
-    except ValueError:
-        logger.exception("failed")
+    with logging_to(stream, form="json"):
+        logger.info("ready", extra={"partitions": 3, "address": ("h", 1), "level": "hidden"})
+        try:
+            fail()
+        except ValueError:
+            logger.exception("failed")
     ready, failed = map(json.loads, stream.getvalue().splitlines())
     assert (ready["message"], ready["level"], ready["partitions"]) == ("ready", "INFO", 3)
     assert ready["logger"] == logger.name
@@ -32,10 +32,11 @@ def test_a_line_of_json_has_facts_fields_and_a_traceback() -> None:
 
 def test_the_level_is_that_of_tidelog_and_libraries_log_warnings() -> None:
     stream = io.StringIO()
-    configure_logging(stream, "debug")
-    logger.debug("seen", extra={"why": "two words"})
-    logging.getLogger("library").info("not seen")
-    configure_logging(stream, "error")
-    logger.warning("not seen")
+    with logging_to(stream, "debug"):
+        logger.debug("seen", extra={"why": "two words"})
+        logging.getLogger("library").info("not seen")
+    with logging_to(stream, "error"):
+        logger.warning("not seen")
+    logger.error("not seen")
     (line,) = stream.getvalue().splitlines()
     assert line.endswith('DEBUG tidelog.test_log_format seen why="two words"')

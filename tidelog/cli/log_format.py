@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import gmtime
 from typing import Final, TextIO
 
@@ -61,8 +63,9 @@ FORMATTERS: Final[dict[str, type[logging.Formatter]]] = {
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
-def configure_logging(stream: TextIO, level: str = "info", form: str = "text") -> None:
-    """Log to a stream in UTC, one of `LEVELS` in one of `FORMATTERS`.
+@contextmanager
+def logging_to(stream: TextIO, level: str = "info", form: str = "text") -> Iterator[None]:
+    """Log to a stream in UTC, one of `LEVELS` in one of `FORMATTERS`, for the time of a block.
 
     Libraries log from WARNING on.
     """
@@ -70,10 +73,15 @@ def configure_logging(stream: TextIO, level: str = "info", form: str = "text") -
     formatter = FORMATTERS[form]()
     formatter.converter = gmtime
     handler.setFormatter(formatter)
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
-    logging.getLogger("tidelog").setLevel(level.upper())
+    root, own = logging.getLogger(), logging.getLogger("tidelog")
+    before = own.level
+    root.addHandler(handler)
+    own.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        own.setLevel(before)
+        root.removeHandler(handler)
 
 
 def _shown(value: object) -> str:
