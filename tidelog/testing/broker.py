@@ -17,9 +17,10 @@ from typing import Any, Final
 from tidelog.errors import Refused
 from tidelog.sdk.admin import Admin
 from tidelog.sdk.consumer import Consumer
-from tidelog.sdk.messages import Message
+from tidelog.sdk.messages import Headers, Message
 from tidelog.sdk.producer import Producer
 from tidelog.testing.broker_thread import BrokerThread
+from tidelog.testing.inspection import InspectedPartition, inspect
 
 SETTINGS: Final[dict[str, object]] = {
     # Members of a group do not wait for others.
@@ -94,11 +95,27 @@ class Broker:
         """The name of a group that does not exist."""
         return f"group-{next(self._names)}"
 
-    def produce(self, topic: str, values: Iterable[Any], **settings: Any) -> None:
-        """Send values and wait until they are durable."""
+    def produce(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        keys: Iterable[Any] | None = None,
+        headers: Headers | None = None,
+        **settings: Any,
+    ) -> None:
+        """Send values and wait until they are durable.
+
+        `keys` has one for each value, `headers` go with all of them. ValueError: there are more of
+        the one than of the other; nothing was sent.
+        """
+        sent = (
+            [(value, None) for value in values]
+            if keys is None
+            else [*zip(values, keys, strict=True)]
+        )
         with Producer(self.bootstrap, **settings) as producer:
-            for value in values:
-                producer.send(topic, value)
+            for value, key in sent:
+                producer.send(topic, value, key, headers)
 
     def read(self, topic: str, **settings: Any) -> list[Message]:
         """The committed messages of a topic, by partition and offset.
@@ -112,6 +129,13 @@ class Broker:
         with Consumer(self.bootstrap, topic, **settings) as consumer:
             found = list(consumer.to_end())
         return sorted(found, key=lambda each: (each.partition, each.offset))
+
+    def inspect(self, topic: str) -> list[InspectedPartition]:
+        """What the store holds of a topic now, by partition; it serves behind a kill too.
+
+        Raises NoSuchTopic, CorruptObject.
+        """
+        return inspect(self.store, topic)
 
     @cached_property
     def _admin(self) -> Admin:

@@ -8,7 +8,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tidelog import Producer
+from tidelog.cli.root import cli
 from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.testing import Broker, BrokerTestCase
 
@@ -32,6 +35,49 @@ def test_durable_records_outlive_a_kill() -> None:
         broker.stop()
         broker.start()
         assert len(broker.read(topic)) == 2
+
+
+def test_messages_have_keys_and_headers() -> None:
+    with Broker() as broker:
+        topic = broker.topic(3)
+        broker.produce(topic, ["a", "b", None], keys=["N1", "N2", "N1"], headers={"carrier": "UA"})
+        found = broker.read(topic)
+        assert {message.key for message in found} == {b"N1", b"N2"}
+        assert {message.headers for message in found} == {(("carrier", b"UA"),)}
+        one_plane = [each for each in found if each.key == b"N1"]
+        assert [each.value for each in one_plane] == [b"a", None]
+        assert len({each.partition for each in one_plane}) == 1
+        with pytest.raises(ValueError, match="shorter"):
+            broker.produce(topic, ["c", "d"], keys=["N3"])
+        assert len(broker.read(topic)) == 3
+
+
+def test_what_the_store_holds_of_a_topic_is_shown_also_behind_a_kill() -> None:
+    with Broker() as broker:
+        topic = broker.topic(2)
+        with Producer(broker.bootstrap) as producer:
+            for value in ("a", "b", "c"):
+                producer.send(topic, value, partition=1)
+        assert [each.segments for each in broker.inspect(topic)] == [(), ()]
+        flushed = ["topics", "flush", topic, "--bootstrap", broker.bootstrap]
+        assert CliRunner().invoke(cli, flushed).exit_code == 0
+        with Producer(broker.bootstrap, transactional_id="t") as producer:
+            with producer.transaction():
+                producer.send(topic, "d", partition=1)
+            with producer.transaction():
+                producer.send(topic, "open", partition=1)
+                producer.flush()
+                broker.kill()
+                empty, full = broker.inspect(topic)
+                broker.start()
+    assert (empty.partition, empty.high_watermark, empty.open_transactions) == (0, 0, {})
+    assert (full.partition, full.log_start, full.table_end) == (1, 0, 3)
+    # "d" and its marker are behind the segment, and an open transaction behind them.
+    assert (full.last_stable_offset, full.high_watermark) == (5, 6)
+    assert list(full.open_transactions.values()) == [5]
+    (segment,) = full.segments
+    assert (segment.base_offset, segment.last_offset, segment.rows) == (0, 2, 3)
+    assert segment.path.startswith("partition=1/")
 
 
 def test_brokers_in_memory_share_nothing_and_a_folder_is_taken_too(tmp_path: Path) -> None:
