@@ -19,6 +19,7 @@ from tidelog.broker.append.adopter import Adopter
 from tidelog.broker.append.write_path import WritePath, open_write_path
 from tidelog.broker.clean.table_path import TablePath
 from tidelog.broker.coordinate.coordinators import Coordinators
+from tidelog.broker.coordinate.lag_metrics import SERIES_MAX, LagCollector
 from tidelog.broker.coordinate.transaction_admission import Admissions
 from tidelog.broker.health import Health
 from tidelog.broker.maintenance import Maintenance, expire_producers, new_maintenance
@@ -288,6 +289,13 @@ def _coordinate(
         settings.integer("staged.retention.ms"),
     )
     opened.metrics.registry.register(CountsCollector(coordinators.snapshot_metrics))
+    opened.metrics.registry.register(
+        LagCollector(
+            coordinators.committed_offsets,
+            writes.partitions.high_watermarks,
+            settings.integer(SERIES_MAX),
+        )
+    )
     opened.metrics.gauge(
         MARKERS_UNWRITTEN,
         "Decided transactions whose markers some partition lacks; the broker tries again.",

@@ -189,6 +189,11 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         """Why it can never serve, in the state CORRUPT."""
         return self._fault
 
+    @property
+    def loaded_machine(self) -> Machine[CommandT, RecordT, ReplyT] | None:
+        """The machine with the whole state, only to look at; None in all states but READY."""
+        return self._machine if self._state is RuntimeState.READY else None
+
     def submit(self, command: CommandT) -> asyncio.Future[ReplyT]:
         """Decide a command at once, in the order of the calls.
 

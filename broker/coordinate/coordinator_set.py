@@ -86,7 +86,8 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
         return None if found is None else found[1]
 
     def all(self) -> list[CoordinatorRuntime[CommandT, RecordT, ReplyT]]:
-        return [runtime for _, runtime in self._running.values()]
+        """All of them. Any thread may call this."""
+        return [runtime for _, runtime in list(self._running.values())]
 
     def follow_leadership(self) -> None:
         """Start coordinators of newly led partitions, stop those of partitions that left."""

@@ -45,6 +45,7 @@ from tidelog.coordinator.group.requests.limits import (
     GroupBudgets,
 )
 from tidelog.coordinator.group.settings import ConsumerTimeouts, GroupSettings
+from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets
 from tidelog.coordinator.group.state_table import GroupTable
 from tidelog.coordinator.internal_topics import (
     GROUP_CODEC,
@@ -193,6 +194,11 @@ class Coordinators:
         Any thread may call this.
         """
         return [(each.name, each.fault) for each in self._all() if each.fault is not None]
+
+    def committed_offsets(self) -> list[CommittedOffsets]:
+        """The offsets of all groups whose coordinators are ready. Any thread may call this."""
+        machines = [each.loaded_machine for each in self.groups.all()]
+        return [each.offsets for each in machines if isinstance(each, GroupMachine)]
 
     async def snapshot(self) -> None:
         """Write snapshots of the states that a successor would replay slowly, one after the other.

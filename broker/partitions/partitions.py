@@ -176,6 +176,18 @@ class PartitionRegistry:
         """The partitions that were recovered, or used since."""
         return (p for partitions in self._topics.values() for p in partitions.values())
 
+    def high_watermarks(self) -> dict[tuple[str, int], int]:
+        """The ends of clients' partitions, by topic and number. Any thread may call this.
+
+        Without partitions that were not used yet, and without faulty ones.
+        """
+        return {
+            (each.topic_name, number): each.log.high_watermark
+            for partitions in list(self._topics.values())
+            for number, each in list(partitions.items())
+            if not each.is_internal and each.fault is None
+        }
+
     @property
     def faulty(self) -> Sequence[Partition]:
         """The partitions that this broker cannot serve. Any thread may read this."""

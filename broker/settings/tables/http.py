@@ -28,5 +28,8 @@ HTTP_SETTINGS: tuple[Setting, ...] = (
     Setting("http.request.timeout.ms", INT, 10_000, AtLeast(1),
         "How long an HTTP client may take for its TLS handshake, its request, and to take the"
         " answer."),
+    Setting("metrics.offsets.max", INT, 2_000, AtLeast(0),
+        "How many committed offsets of groups, and how many ends of partitions, /metrics shows."
+        " tidelog_offsets_left_out counts the others."),
 )
 # fmt: on

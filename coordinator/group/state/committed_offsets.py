@@ -82,6 +82,13 @@ class CommittedOffsets:
         """One committed offset."""
         return self._groups.get(group_id, {}).get(topic, {}).get(partition)
 
+    def all(self) -> Iterator[tuple[str, Place, int]]:
+        """All committed offsets, by group. Any thread may call this."""
+        for group_id, topics in list(self._groups.items()):
+            for topic, partitions in list(topics.items()):
+                for partition, committed in list(partitions.items()):
+                    yield group_id, (topic, partition), committed.offset
+
     # Pending offsets of open transactions.
 
     def hold(self, record: OffsetPending) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -13,13 +15,16 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.deploy.commands import DEPLOY
+from tidelog.doctor.prices import REQUEST_DOLLARS, dollars_a_month
 from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.sdk.admin import Admin
 from tidelog.sdk.consumer import Consumer
 from tidelog.sdk.producer import Producer
 
 ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
 LATER = {"tidelog_store_errors_total", "tidelog_collection_last_success_timestamp_seconds"}
 """Series that a broker has after a fault or a first success. The broker declares them always."""
+LAG = "Lag of consumer groups, offsets A"
 OF_PROMETHEUS = {"instance", "job", "le"}
 """Labels that Prometheus adds or that belong to histograms."""
 
@@ -50,6 +55,7 @@ def exposition(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             producer.send("topic", "a")
         with Consumer(broker.kafka, "topic", auto_offset_reset="earliest") as consumer:
             assert len(list(consumer.to_end())) == 1
+        Admin(broker.kafka).set_group_offsets("group", {("topic", 0): 1})
         yield urlopen(f"http://{broker.http}/metrics", timeout=10).read().decode()
 
 
@@ -68,6 +74,49 @@ def test_an_expression_finds_series(exposition: str, expression: str) -> None:
     grouped = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", expression))))
     known = set().union(*(labels.get(name, set()) for name in names))
     assert grouped <= known | OF_PROMETHEUS
+
+
+def test_the_dashboard_subtracts_offsets_and_ends_that_different_brokers_report(
+    tmp_path: Path,
+) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("without promtool")
+    series = {
+        'tidelog_partition_end_offset{instance="a",topic="t",partition="0"}': 10,
+        'tidelog_partition_end_offset{instance="b",topic="t",partition="1"}': 20,
+        'tidelog_partition_end_offset{instance="b",topic="unread",partition="0"}': 7,
+        'tidelog_group_committed_offset{instance="a",group="g",topic="t",partition="0"}': 4,
+        'tidelog_group_committed_offset{instance="a",group="g",topic="t",partition="1"}': 19,
+        # Behind a move of the coordinator two brokers may report it for a moment.
+        'tidelog_group_committed_offset{instance="b",group="h",topic="t",partition="0"}': 9,
+        'tidelog_group_committed_offset{instance="a",group="h",topic="t",partition="0"}': 11,
+    }
+    lags = [
+        {"labels": '{group="g", topic="t"}', "value": 7},
+        {"labels": '{group="h", topic="t"}', "value": 0},
+    ]
+    expected = {"expr": EXPRESSIONS[LAG], "eval_time": "0m", "exp_samples": lags}
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": str(n)} for name, n in series.items()],
+        "promql_expr_test": [expected],
+    }
+    path = tmp_path / "lag.yaml"
+    path.write_text(yaml.safe_dump({"tests": [test]}))
+    done = subprocess.run(
+        [promtool, "test", "rules", path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dashboard_counts_money_as_the_doctor_does() -> None:
+    (expression,) = [each for title, each in EXPRESSIONS.items() if title.startswith("Cost of")]
+    priced = re.findall(r'operation=~"([a-z|]+)"\}\[[^]]*\]\)\) \* ([\d.]+)', expression)
+    shown = {name: float(price) for names, price in priced for name in names.split("|")}
+    assert shown == pytest.approx(
+        {name: dollars_a_month(1, name) for name, price in REQUEST_DOLLARS.items() if price}
+    )
 
 
 def test_every_alert_says_what_is_the_matter() -> None:
