@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tidelog.sdk.access_rules import AccessRule
     from tidelog.sdk.admin import Admin
     from tidelog.sdk.consumer import Consumer
     from tidelog.sdk.errors import (
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AbortableError",
+    "AccessRule",
     "Admin",
     "CommitOutcomeUnknown",
     "Consumer",
@@ -49,6 +51,7 @@ __all__ = [
 
 _MODULES = {
     "AbortableError": "errors",
+    "AccessRule": "access_rules",
     "Admin": "admin",
     "CommitOutcomeUnknown": "errors",
     "Consumer": "consumer",

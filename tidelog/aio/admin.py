@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidelog.client.admin.quotas import LimitedClient
 from tidelog.sdk import admin as blocking
+from tidelog.sdk.access_rules import AccessRule
 from tidelog.sdk.admin import (
     BROKERS_DEFAULT,
+    SCRAM_DEFAULT,
     GroupDescription,
     TransactionDescription,
 )
+from tidelog.security.scram import ITERATIONS_MIN
 
 
 class Admin:
@@ -97,3 +100,35 @@ class Admin:
         await asyncio.to_thread(
             self._admin.set_quotas, quotas, user=user, client_id=client_id, ip=ip
         )
+
+    async def users(self) -> dict[str, dict[str, int]]:
+        """The users with a password, and the iterations of each of their mechanisms."""
+        return await asyncio.to_thread(self._admin.users)
+
+    async def set_user(
+        self,
+        user: str,
+        password: str,
+        mechanism: str = SCRAM_DEFAULT,
+        iterations: int = ITERATIONS_MIN,
+    ) -> None:
+        """Add a user, or replace the password of one."""
+        await asyncio.to_thread(self._admin.set_user, user, password, mechanism, iterations)
+
+    async def delete_user(self, user: str, mechanism: str = SCRAM_DEFAULT) -> None:
+        """Remove a user's password for a mechanism."""
+        await asyncio.to_thread(self._admin.delete_user, user, mechanism)
+
+    async def rules(
+        self, *, principal: str | None = None, name: str | None = None
+    ) -> list[AccessRule]:
+        """The access control rules, of all or of one principal, and of a resource's name."""
+        return await asyncio.to_thread(self._admin.rules, principal=principal, name=name)
+
+    async def add_rules(self, rules: Sequence[AccessRule]) -> None:
+        """Add access control rules; those that there are stay."""
+        await asyncio.to_thread(self._admin.add_rules, rules)
+
+    async def delete_rules(self, rules: Sequence[AccessRule]) -> None:
+        """Delete these rules; those that there are not are passed over."""
+        await asyncio.to_thread(self._admin.delete_rules, rules)

@@ -1,8 +1,8 @@
-"""An administrator: topics, settings, groups, transactions and quotas."""
+"""An administrator: topics, settings, groups, transactions, quotas, users and rules."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -17,9 +17,15 @@ from confluent_kafka.admin import (
     NewPartitions,
     NewTopic,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
 )
 
 from tidelog.addresses import parse_address
+from tidelog.client.admin.acls import AclSelection, create_acls, delete_acls, describe_acls
 from tidelog.client.admin.quotas import LimitedClient, alter_quotas, describe_quotas
 from tidelog.client.patience import ClientRetrySettings, Patience
 from tidelog.client.pool import Client
@@ -30,13 +36,16 @@ from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import InvalidConfiguration
 from tidelog.network import SocketNetwork
+from tidelog.sdk.access_rules import AccessRule, access_rule
 from tidelog.sdk.connecting import completed, made, repeated
 from tidelog.sdk.errors import RetriableError, translated
 from tidelog.sdk.settings import admin_configuration
+from tidelog.security.scram import ITERATIONS_MIN
 
 T = TypeVar("T")
 BROKERS_DEFAULT: Final = -1
 KAFKA_PORT: Final = 9092
+SCRAM_DEFAULT: Final = "SCRAM-SHA-512"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +249,67 @@ class Admin:
 
         self._ask_directly(ask)
 
+    def users(self) -> dict[str, dict[str, int]]:
+        """The users with a password, and the iterations of each of their mechanisms."""
+        # One future, where no users are named.
+        asked: Any = self._client.describe_user_scram_credentials()
+        found: dict[str, Any] = self._answer(asked, "users")
+        return {
+            name: {
+                each.mechanism.name.replace("_", "-"): each.iterations
+                for each in found[name].scram_credential_infos
+            }
+            for name in sorted(found)
+        }
+
+    def set_user(
+        self,
+        user: str,
+        password: str,
+        mechanism: str = SCRAM_DEFAULT,
+        iterations: int = ITERATIONS_MIN,
+    ) -> None:
+        """Add a user, or replace the password of one."""
+        info = ScramCredentialInfo(_mechanism(mechanism), iterations)
+        self._alter_user(UserScramCredentialUpsertion(user, info, password.encode()))
+
+    def delete_user(self, user: str, mechanism: str = SCRAM_DEFAULT) -> None:
+        """Remove a user's password for a mechanism. KafkaRequestError: RESOURCE_NOT_FOUND."""
+        self._alter_user(UserScramCredentialDeletion(user, _mechanism(mechanism)))
+
+    def rules(self, *, principal: str | None = None, name: str | None = None) -> list[AccessRule]:
+        """The access control rules, of all or of one principal, and of a resource's name."""
+        chosen = AclSelection(principal=principal, name=name)
+
+        async def ask(client: Client) -> list[AccessRule]:
+            return [access_rule(each) for each in await describe_acls(client, chosen)]
+
+        return self._ask_directly(ask)
+
+    def add_rules(self, rules: Sequence[AccessRule]) -> None:
+        """Add access control rules; those that there are stay."""
+        acls = [rule.acl() for rule in rules]
+
+        async def ask(client: Client) -> None:
+            await create_acls(client, acls)
+
+        self._ask_directly(ask)
+
+    def delete_rules(self, rules: Sequence[AccessRule]) -> None:
+        """Delete these rules; those that there are not are passed over."""
+        selections = [rule.selection() for rule in rules]
+
+        async def ask(client: Client) -> None:
+            for each in selections:
+                await delete_acls(client, each)
+
+        self._ask_directly(ask)
+
+    def _alter_user(self, alteration: UserScramCredentialAlteration) -> None:
+        user = alteration.user
+        asked = self._client.alter_user_scram_credentials([alteration])
+        self._answer(asked[user], f"user {user}")
+
     def _metadata(self) -> Any:
         def ask(seconds: float) -> Any:
             return self._client.list_topics(timeout=seconds)
@@ -286,6 +356,13 @@ def _address(text: str) -> tuple[str, int]:
         return parse_address(text)
     except ValueError as error:
         raise InvalidConfiguration(f"bootstrap: {error}") from None
+
+
+def _mechanism(title: str) -> ScramMechanism:
+    found = {each.name.replace("_", "-"): each for each in ScramMechanism if each.value}
+    if title not in found:
+        raise InvalidConfiguration(f"mechanism {title!r} is none of {', '.join(found)}")
+    return found[title]
 
 
 def _text(value: object) -> str:

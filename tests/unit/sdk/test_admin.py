@@ -12,6 +12,7 @@ from tidelog.client.pool import Client
 from tidelog.errors import InvalidConfiguration
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.transaction_listing import ListedTransaction
+from tidelog.sdk.access_rules import AccessRule
 from tidelog.sdk.admin import Admin
 from tidelog.sdk.errors import KafkaRequestError, RetriableError
 from tidelog.sdk.producer import Producer
@@ -90,6 +91,42 @@ def test_quotas_are_set_listed_and_removed(shared: Broker) -> None:
     assert admin.quotas() == {}
     with pytest.raises(RequestRefused, match="Invalid empty client quota entity"):
         admin.set_quotas({"producer_byte_rate": 1})
+
+
+def test_users_are_added_listed_and_removed(shared: Broker) -> None:
+    admin = Admin(shared.bootstrap)
+    admin.set_user("alice", "wonderland-1865")
+    admin.set_user("alice", "wonderland-1865", "SCRAM-SHA-256", iterations=8192)
+    asyncio.run(aio.Admin(shared.bootstrap).set_user("bob", "builder-1999"))
+    mechanisms = {"SCRAM-SHA-512": 4096, "SCRAM-SHA-256": 8192}
+    assert admin.users() == {"alice": mechanisms, "bob": {"SCRAM-SHA-512": 4096}}
+    admin.delete_user("alice", "SCRAM-SHA-256")
+    asyncio.run(aio.Admin(shared.bootstrap).delete_user("bob"))
+    assert asyncio.run(aio.Admin(shared.bootstrap).users()) == {"alice": {"SCRAM-SHA-512": 4096}}
+    with pytest.raises(KafkaRequestError) as refusal:
+        admin.delete_user("bob")
+    assert refusal.value.name == "RESOURCE_NOT_FOUND"
+    with pytest.raises(InvalidConfiguration, match="none of SCRAM-SHA-256, SCRAM-SHA-512"):
+        admin.set_user("bob", "builder-1999", "PLAIN")
+
+
+def test_rules_are_added_listed_and_deleted() -> None:
+    read = AccessRule("User:alice", "READ", "orders")
+    groups = AccessRule("User:alice", "ALL", "billing-", "GROUP", "PREFIXED")
+    never = AccessRule("User:bob", "WRITE", "*", host="10.0.0.1", permission="DENY")
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    with Broker(authorizer_class_name=authorizer, super_users="User:ANONYMOUS") as broker:
+        admin, other = Admin(broker.bootstrap), aio.Admin(broker.bootstrap)
+        admin.add_rules([read, groups])
+        asyncio.run(other.add_rules([read, never]))
+        assert set(admin.rules()) == {read, groups, never}
+        assert admin.rules(name="orders") == [read]
+        admin.delete_rules(admin.rules(principal="User:alice"))
+        assert asyncio.run(other.rules()) == [never]
+        asyncio.run(other.delete_rules([read, never]))
+        assert admin.rules() == []
+        with pytest.raises(InvalidConfiguration, match=r"'read' is none of ALL, READ"):
+            admin.add_rules([AccessRule("User:alice", "read", "orders")])
 
 
 def test_without_a_broker_a_call_ends_at_its_limit(broker: Broker) -> None:
