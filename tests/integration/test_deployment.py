@@ -5,12 +5,14 @@ No container runs here, and no Kubernetes: docs/DEPLOYMENT.md says so.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -18,10 +20,12 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from tests.unit.deploy.commands import DEPLOY, ROOT, environment_of, served
+from tests.unit.deploy.commands import DEPLOY, ROOT, composed_cluster, environment_of, served
 from tests.wheels import copy_clone
 from tidelog.localstack.made_once import made_once
 from tidelog.localstack.ports import free_ports
+from tidelog.sdk.consumer import Consumer
+from tidelog.sdk.producer import Producer
 
 pytestmark = pytest.mark.slow
 
@@ -132,7 +136,49 @@ def test_a_chart_without_a_store_says_what_is_missing(helm: Path) -> None:
 
 
 def test_hadolint_finds_nothing() -> None:
-    subprocess.run([SCRIPTS / "hadolint", DEPLOY / "Dockerfile"], check=True)
+    for folder in (DEPLOY, DEPLOY / "spark"):
+        subprocess.run([SCRIPTS / "hadolint", folder / "Dockerfile"], check=True)
+
+
+@pytest.mark.timeout(900)
+def test_spark_of_compose_copies_late_flights(
+    require_tool: Callable[[str], str], tmp_path: Path
+) -> None:
+    require_tool("java")
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    spark = services["spark"]
+    dockerfile = (DEPLOY / "spark" / "Dockerfile").read_text()
+    [copied] = re.findall(r"^COPY (examples/\S+) /app/$", dockerfile, re.M)
+    assert json.loads(re.findall(r"^CMD (.*)$", dockerfile, re.M)[0]) == spark["command"]
+    python, program, checkpoint = spark["command"]
+    assert (python, program) == ("python3", f"/app/{Path(copied).name}")
+    [volume] = spark["volumes"]
+    assert checkpoint.startswith(f"{volume.partition(':')[2]}/")
+    command = [sys.executable, str(ROOT / copied), str(tmp_path / "checkpoint")]
+    with composed_cluster(services, tmp_path) as cluster:
+        given = cluster.moved(spark["environment"]["TIDELOG_BOOTSTRAP"])
+        assert given == cluster.bootstrap
+        variables = {**cluster.environment, "TIDELOG_BOOTSTRAP": given, "PYTHONPATH": str(ROOT)}
+        flights = [{"tail": f"N{each}", "delay_minutes": each} for each in (3, 40, 16, 15)]
+        with Producer(given, value_serializer="json") as producer:
+            for flight in flights:
+                producer.send("flights", flight, key=flight["tail"])
+        log = (tmp_path / "spark.log").open("w")
+        with (
+            log,
+            subprocess.Popen(
+                command, cwd=tmp_path, env=environment_of(variables), stdout=log, stderr=log
+            ) as running,
+        ):
+            try:
+                with Consumer(given, "late-flights", auto_offset_reset="earliest") as consumer:
+                    late: set[bytes] = set()
+                    while len(late) < 3:
+                        assert running.poll() is None, (tmp_path / "spark.log").read_text()
+                        late |= {message.key for message in consumer.batch(timeout=1.0)}
+            finally:
+                running.terminate()
+    assert late == {b"N40", b"N16", b"N15"}
 
 
 @pytest.mark.timeout(900)
