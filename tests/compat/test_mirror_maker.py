@@ -24,8 +24,10 @@ PAGE = ROOT / "docs" / "tutorials" / "replacing-kafka.md"
 MAIN = "org.apache.kafka.connect.mirror.MirrorMaker"
 LOOKS_MAX = 240
 LOOK_SECONDS = 0.5
-# By default MirrorMaker looks at groups each minute, and notes an offset each hundred records.
+# By default MirrorMaker looks at groups each minute, and notes an offset each hundred records. It
+# keeps its notes in a topic of the old cluster, with three replicas; the test's has one broker.
 QUICKLY = """
+offset-syncs.topic.replication.factor = 1
 emit.checkpoints.interval.seconds = 1
 sync.group.offsets.interval.seconds = 1
 offset.lag.max = 0

@@ -7,6 +7,9 @@ import pytest
 
 from tests.simulation.growth import Load, grow
 
+# Minutes of computing beside other tests.
+pytestmark = pytest.mark.timeout(1200)
+
 SCALE = 60.0
 """A grace of 10 s, passes of 1 s; deletions of hundreds a second are as many as in production."""
 
