@@ -130,8 +130,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches in the driver's long-lived process, and reads them in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options = options.for_stream()
-        self._pieces = PieceReader(self._options, schema)
+        # Spark 4.2 hides an error of this constructor: the first look tells a batch's options.
+        self._options = options
+        self._pieces = PieceReader(options, schema)
         # Opened at first use: the readers in tasks never look.
         self._watcher: TopicWatcher | None = None
         self._initial: Checkpoint | None = None
@@ -238,7 +239,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _watched(self) -> TopicWatcher:
         if self._watcher is None:
-            options = self._options
+            options = self._options = self._options.for_stream()
             self._watcher = TopicWatcher(options)
             if options.publish_group is not None:
                 # The publisher imports Kafka's protocol, which a read does not need.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.spark.history import PARTITIONS, TOPIC, History, consume
@@ -86,3 +87,13 @@ def test_errors_come_before_tasks_and_without_the_workers_traceback(
             use()
         assert "Traceback" not in str(told.value)
         assert "PYTHON_DATA_SOURCE_ERROR" in str(told.value)  # of the driver, not of a task
+
+
+def test_an_option_for_batches_is_named_by_the_stream(
+    spark: SparkSession, history: History, tmp_path: Path
+) -> None:
+    rows = spark.readStream.format("tidelog").option("store", history.store)
+    rows = rows.options(subscribe=TOPIC, endingOffsets="latest")
+    writer = rows.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(StreamingQueryException, match="endingOffsets is for batches: a stream has"):
+        writer.start().awaitTermination(60)
