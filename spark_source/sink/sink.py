@@ -54,6 +54,7 @@ from tidelog.entropy import SystemEntropy
 from tidelog.errors import InvalidConfiguration, TidelogError
 from tidelog.identifiers import TopicPartition
 from tidelog.network import SocketNetwork
+from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
 from tidelog.references import resolved_values
 from tidelog.spark_source.options.brokers import BOOTSTRAP
@@ -298,8 +299,11 @@ async def _found_topic(client: Client, name: str) -> TopicMetadata:
         return await _answer(lambda: client.topic(name))
     except RequestRefused as refusal:
         # A retry may help after a topic's creation; for the sink the name is wrong.
+        is_unknown = refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         raise RequestRefused(
-            f"topic {name}, which the sink is to write to", refusal.code
+            f"topic {name}, which the sink is to write to",
+            refusal.code,
+            f"tidelog topics create {name} creates it" if is_unknown else None,
         ) from refusal
 
 

@@ -78,7 +78,7 @@ def test_errors_come_before_tasks_and_without_the_workers_traceback(
         (lambda: load(subscribe=TOPIC, store=f"file://{tmp_path}"), "holds no cluster"),
         (lambda: load(subscribe=TOPIC, failOnDataLoss="no"), "failOnDataLoss is true or false"),
         (lambda: load(subscribe=TOPIC, assign="{}"), "give exactly one of assign, subscribe"),
-        (lambda: save(topic="nowhere"), "topic nowhere, which the sink is to write to"),
+        (lambda: save(topic="nowhere"), "which the sink is to write to: .*topics create nowhere"),
         (lambda: save(topic=TOPIC, store=f"file://{tmp_path}"), "holds no cluster"),
         (lambda: save(), "rows have no topic"),
     ]
