@@ -73,9 +73,9 @@ class Producer:
         """
         sender = self._sender
         delivery = Delivery(sender)
-        message = sender.encoded(topic, value, key, headers, partition, timestamp, delivery)
-        if not sender.offer(message):
-            self._wait_for_room(message)
+        left = sender.hand_over(topic, value, key, headers, partition, timestamp, delivery)
+        if left is not None:
+            self._wait_for_room(left)
         self._unpolled += 1
         if self._unpolled >= POLL_EVERY:
             self._unpolled = 0

@@ -87,6 +87,7 @@ class Sender:
         """`max.block.ms`."""
         self.transactional_id: str | None = configuration.passed.get("transactional.id")
         self.client = made(confluent_kafka.Producer, configuration.passed)
+        self._produce = self.client.produce
         self.ends = (
             None
             if self.transactional_id is None
@@ -96,7 +97,7 @@ class Sender:
         self._failures: list[DeliveryError] = []
         self._failures_left_out = 0
 
-    def encoded(
+    def hand_over(
         self,
         topic: str,
         value: Any,
@@ -105,8 +106,11 @@ class Sender:
         partition: int | None,
         timestamp: int | None,
         delivery: DeliveryOutcome,
-    ) -> Produced:
-        """The message that `offer` takes. Raises NotSerializable, Refused."""
+    ) -> Produced | None:
+        """Hand a message over to librdkafka's queue. Returns it, for `offer`, if there is no room.
+
+        Raises NotSerializable, Refused, KafkaRequestError.
+        """
         if self.is_closed:
             raise Refused(CLOSED)
         if self.ends is not None and not self.ends.is_open:
@@ -127,13 +131,21 @@ class Sender:
         elif type(value) is not bytes:
             value = to_bytes(value)
         number = _ANY_PARTITION if partition is None else partition
-        return (topic, value, key, number, delivery), options
+        try:
+            self._produce(topic, value, key, number, delivery, **options)
+        except (BufferError, confluent_kafka.KafkaException):
+            message = (topic, value, key, number, delivery), options
+            return None if self.offer(message) else message
+        return None
 
     def offer(self, message: Produced) -> bool:
-        """Hand a message over; False if the queue has no room. Raises KafkaRequestError."""
+        """Hand over a message that was not taken; False if the queue still has no room.
+
+        Raises KafkaRequestError.
+        """
         arguments, options = message
         try:
-            self.client.produce(*arguments, **options)
+            self._produce(*arguments, **options)
         except BufferError:
             return False
         except confluent_kafka.KafkaException as error:
