@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import confluent_kafka
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -27,6 +27,8 @@ from confluent_kafka.admin import (
 from tidelog.addresses import parse_address
 from tidelog.client.admin.acls import AclSelection, create_acls, delete_acls, describe_acls
 from tidelog.client.admin.quotas import LimitedClient, alter_quotas, describe_quotas
+from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.groups.admin import Place, commit_offsets
 from tidelog.client.patience import ClientRetrySettings, Patience
 from tidelog.client.pool import Client
 from tidelog.client.security import security_of
@@ -36,9 +38,10 @@ from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.errors import InvalidConfiguration
 from tidelog.network import SocketNetwork
+from tidelog.protocol.error_codes import error_name
 from tidelog.sdk.access_rules import AccessRule, access_rule
 from tidelog.sdk.connecting import completed, made, repeated
-from tidelog.sdk.errors import RetriableError, translated
+from tidelog.sdk.errors import KafkaRequestError, RetriableError, translated
 from tidelog.sdk.settings import admin_configuration
 from tidelog.security.scram import ITERATIONS_MIN
 
@@ -181,14 +184,8 @@ class Admin:
 
     def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """Set committed offsets of a group that has no members."""
-        places = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-        asked = [ConsumerGroupTopicPartitions(group, places)]
-        found = self._answer(
-            self._client.alter_consumer_group_offsets(asked)[group], f"offsets of group {group}"
-        )
-        for each in found.topic_partitions:
-            if each.error is not None:
-                raise translated(each.error, f"offset of {each.topic}-{each.partition}")
+        wanted = {Place(*place): offset for place, offset in offsets.items()}
+        self._ask_directly(lambda client: commit_offsets(client, group, wanted))
 
     def delete_group(self, group: str) -> None:
         """Delete a group that has no members, and its offsets."""
@@ -329,11 +326,12 @@ class Admin:
             raise translated(error, what) from error
 
     def _ask_directly(self, ask: Callable[[Client], Awaitable[T]]) -> T:
-        """The answer to a request that librdkafka does not know, through Tidelog's own client.
+        """The answer to a request through Tidelog's own client, as librdkafka does not know it, or
+        does not repeat it while a coordinator loads or moves.
 
-        The request must be safe to repeat: while a coordinator loads or moves it is asked again,
-        for up to `max.block.ms`. Raises InvalidConfiguration for a setting of TLS or SASL that
-        only librdkafka knows.
+        The request must be safe to repeat, and is repeated for up to `max.block.ms`. Raises
+        KafkaRequestError, InvalidConfiguration for a setting of TLS or SASL that only librdkafka
+        knows.
         """
         settings = ClientSettings(client_id="tidelog", security=security_of(self._security))
 
@@ -345,7 +343,13 @@ class Admin:
                 )
                 return await patience.answer(lambda: ask(client))
 
-        return completed(run)
+        try:
+            return completed(run)
+        except RequestRefused as refusal:
+            kind = RetriableError if refusal.retriable else KafkaRequestError
+            raise kind(str(refusal), error_name(refusal.code)) from refusal
+        except RequestFailed as failure:
+            raise RetriableError(str(failure)) from failure
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tidelog import aio
-from tidelog.client.errors import RequestRefused, check_read
+from tidelog.client.errors import check, check_read
 from tidelog.client.pool import Client
 from tidelog.errors import InvalidConfiguration
 from tidelog.protocol.error_codes import ErrorCode
@@ -71,6 +71,22 @@ def test_a_coordinator_that_loads_is_asked_again(
     assert next(answers, None) is None
 
 
+def test_a_coordinator_that_moves_is_asked_again(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([ErrorCode.NOT_COORDINATOR, ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND])
+
+    async def commit(*_: object) -> None:
+        check("offset of group g in t-0", next(answers))
+
+    monkeypatch.setattr("tidelog.sdk.admin.commit_offsets", commit)
+    admin = Admin(shared.bootstrap)
+    admin.set_group_offsets("g", {("t", 0): 1})
+    with pytest.raises(KafkaRequestError, match="offset of group g in t-0") as refusal:
+        admin.set_group_offsets("g", {("t", 0): 1})
+    assert refusal.value.name == "GROUP_ID_NOT_FOUND"
+
+
 def test_quotas_are_set_listed_and_removed(shared: Broker) -> None:
     admin = Admin(shared.bootstrap)
     admin.set_quotas({"producer_byte_rate": 1000, "request_percentage": 12.5}, user="alice")
@@ -89,8 +105,9 @@ def test_quotas_are_set_listed_and_removed(shared: Broker) -> None:
         )
     )
     assert admin.quotas() == {}
-    with pytest.raises(RequestRefused, match="Invalid empty client quota entity"):
+    with pytest.raises(KafkaRequestError, match="Invalid empty client quota entity") as refusal:
         admin.set_quotas({"producer_byte_rate": 1})
+    assert refusal.value.name == "INVALID_REQUEST"
 
 
 def test_users_are_added_listed_and_removed(shared: Broker) -> None:
