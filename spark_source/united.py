@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -31,11 +32,15 @@ from tidelog.identifiers import TopicId, TopicPartition
 from tidelog.spark_source.columns import Column as SourceColumn
 from tidelog.spark_source.columns import default_columns, default_schema
 from tidelog.spark_source.files import SEGMENT_SCHEMA, hadoop_path, named, s3a_options
+from tidelog.spark_source.options.option_names import READ_OPTIONS
 from tidelog.spark_source.options.options import Subscribed
 from tidelog.spark_source.options.store_address import store_url_of
 from tidelog.spark_source.ranges import chosen_topics
 from tidelog.spark_source.session import Session
 from tidelog.storage.segment.segment import Segment, table_prefix
+
+_OF_FORMAT: Final = frozenset(name.lower() for name in READ_OPTIONS)
+"""Options of `format("tidelog")`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,11 @@ def read(
     """
     from tidelog.spark_source import register
 
+    for name in options:
+        if name.lower() in _OF_FORMAT:
+            raise InvalidConfiguration(
+                f"read takes no option {name}: partitions, offsets, since and until choose the rows"
+            )
     rows = selected(partitions, offsets, since, until)
     columns = default_columns(headers=include_headers, producer=include_producer)
     register(spark)

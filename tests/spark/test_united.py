@@ -70,5 +70,7 @@ def test_wrong_uses_are_told(spark: SparkSession, history: History) -> None:
         read(spark, store=history.store, topic="nowhere")
     with pytest.raises(InvalidConfiguration, match=f"no partition {PARTITIONS}"):
         read(spark, store=history.store, topic=TOPIC, partitions=[PARTITIONS])
+    with pytest.raises(InvalidConfiguration, match="no option startingOffsets: partitions, offs"):
+        read(spark, store=history.store, topic=TOPIC, startingOffsets="earliest")
     with pytest.raises(InvalidConfiguration, match=r"unknown option store\.colour"):
         read(spark, store=history.store, topic=TOPIC, colour="red")
