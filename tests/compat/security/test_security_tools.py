@@ -60,7 +60,7 @@ class ClosedCluster:
         return {name: float(value) for name, value in pairs}
 
     def produced(self, topic: str, user: str = JOBS, value: bytes = b"x") -> str:
-        """What comes of a user's record: nothing, or the name of an error."""
+        """Send a record as a user; the name of its delivery's error, or an empty text."""
         errors: list[KafkaError | None] = []
         producer = Producer(self._connection(user) | {"message.timeout.ms": 1000 * SECONDS_MAX})
         producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))

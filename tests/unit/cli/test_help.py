@@ -146,7 +146,7 @@ def test_a_command_logs_to_stderr_as_it_is_told(monkeypatch: pytest.MonkeyPatch)
     assert listing() == (0, [])
     monkeypatch.setattr("tidelog.cli.commands.completion.get_completion_class", noisy)
     code, lines = listing("--log-format", "json")
-    # What comes back is no class.
+    # The stand-in returns no class, so the command fails.
     assert code == 1
     assert [json.loads(line)["shell"] for line in lines] == ["bash"]
     monkeypatch.setenv("TIDELOG_LOG_LEVEL", "info")
