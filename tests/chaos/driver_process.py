@@ -12,34 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 from tests.chaos.moments import MOMENTS_VARIABLE
+from tests.process_table import Found, command_of, find, find_all
 
 ROOT = Path(__file__).parents[2]
 DEATH_SECONDS_MAX = 60.0
 _WORKER = ("pyspark.daemon", "pyspark.worker")
 """How the command ends with which the executor starts its Python workers' parent."""
-
-
-class Found(NamedTuple):
-    """A process, as the kernel tells of it."""
-
-    pid: int
-    parent: int
-    state: str
-    session: int
-
-
-def find(pid: int) -> Found | None:
-    """None if there is no such process, or what is left of one."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The name before may hold anything, brackets too.
-    state, parent, _, session = text.rpartition(")")[2].split()[:4]
-    return None if state in "ZX" else Found(pid, int(parent), state, int(session))
 
 
 def is_stopped(pid: int) -> bool:
@@ -85,9 +65,7 @@ class DriverProcess:
 
     def processes(self) -> list[Found]:
         """All of its processes that live, stopped ones too."""
-        pids = (int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal())
-        found = (find(pid) for pid in pids)
-        return [each for each in found if each is not None and each.session == self.process.pid]
+        return [each for each in find_all() if each.session == self.process.pid]
 
     def workers(self) -> list[int]:
         """The executor's Python workers, at work or idle."""
@@ -140,8 +118,4 @@ def until(condition: Callable[[], bool], what: Callable[[], str], seconds_max: f
 
 
 def _is_worker(pid: int) -> bool:
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return tuple(command[-3:-1]) == _WORKER
+    return tuple(command_of(pid)[-2:]) == _WORKER

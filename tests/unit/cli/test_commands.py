@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import polars as pl
 import pytest
 
 import tidelog
+from tests.process_table import children_with
 from tidelog.cli.root import run
 from tidelog.client.errors import RequestFailed, RequestOutcome
 from tidelog.localstack.broker_process import BrokerProcess
@@ -362,11 +364,4 @@ def test_a_server_whose_http_port_is_taken_says_so(
     result = command("server", "--store", f"file://{tmp_path}", *arguments)
     assert result.code == 1
     assert broker.http in result.err
-    assert not workers()
-
-
-def workers() -> list[bytes]:
-    """Processes that work for a server of this one."""
-    children = " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children"))
-    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children.split()]
-    return [each for each in commands if b"tidelog.cli.worker" in each]
+    assert not children_with(os.getpid(), "tidelog.cli.worker")

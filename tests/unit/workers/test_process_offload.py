@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import uvloop
 
+from tests.process_table import children_with
 from tidelog.cli.worker import COMMAND
 from tidelog.clock import SystemClock
 from tidelog.errors import CorruptObject
@@ -53,16 +54,6 @@ def ended(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
-
-
-def children() -> list[int]:
-    """Of this process, that run a worker."""
-    found = []
-    for path in Path("/proc/self/task").glob("*/children"):
-        found += [int(pid) for pid in path.read_text().split()]
-    return [
-        pid for pid in found if b"tidelog.cli.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -195,7 +186,7 @@ def test_where_it_cannot_be_started_the_error_says_so(run: Run) -> None:
 
 
 def test_the_worker_starts_before_there_is_work(run: Run, offload: ProcessOffload) -> None:
-    run(until(lambda: bool(children())))
+    run(until(lambda: bool(children_with(os.getpid(), "tidelog.cli.worker"))))
 
 
 def test_a_cancelled_caller_leaves_nothing_behind(run: Run, offload: ProcessOffload) -> None:

@@ -1,0 +1,49 @@
+"""The processes of this machine, as Linux tells of them in /proc; each may end while one looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Found(NamedTuple):
+    """A process, as the kernel tells of it."""
+
+    pid: int
+    parent: int
+    state: str
+    session: int
+
+
+def find(pid: int) -> Found | None:
+    """None if there is no such process, or what is left of one."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name before may hold anything, brackets too.
+    state, parent, _, session = text.rpartition(")")[2].split()[:4]
+    return None if state in "ZX" else Found(pid, int(parent), state, int(session))
+
+
+def find_all() -> Iterator[Found]:
+    """Those that live, stopped ones too."""
+    for each in Path("/proc").iterdir():
+        if each.name.isdecimal() and (found := find(int(each.name))) is not None:
+            yield found
+
+
+def command_of(pid: int) -> list[str]:
+    """The words that it was started with, none if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def children_with(parent: int, word: str) -> list[int]:
+    """The children of a process whose command holds a word."""
+    return [
+        each.pid for each in find_all() if each.parent == parent and word in command_of(each.pid)
+    ]
