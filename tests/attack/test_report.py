@@ -20,7 +20,7 @@ def outcome(name: str, *, harm: str = "", told: Told | None = None) -> Outcome:
     return Outcome(attack, before, under, (100.0, 200.4), told or Told(8), harm)
 
 
-def test_a_row_tells_what_the_client_and_the_probe_have_seen() -> None:
+def test_a_row_has_the_findings_of_the_client_and_the_probe() -> None:
     row = outcome("some frames").row()
     seen, broker = "1.0, 250.0, 250.0 | 4.0, 4.0, 4.0 | 1 of 2 | 100, 200", "healthy | survived"
     assert row == f"| some frames | {seen} | {broker} |"
@@ -42,7 +42,7 @@ def test_a_renewed_row_takes_the_place_of_its_own_and_the_rows_of_attacks_that_w
     assert rows_of(renewed) == {"second": second.row(), "first": again}
 
 
-def test_every_attack_is_found_bounded_and_says_what_it_does() -> None:
+def test_every_attack_is_found_bounded_and_described() -> None:
     found = all_attacks()
     assert found
     for name, each in found.items():

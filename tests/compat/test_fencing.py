@@ -68,7 +68,7 @@ def take_over(bootstrap: str, transactional_id: str, topic: str, value: bytes) -
 
 
 @pytest.mark.parametrize("library", COORDINATORS)
-def test_a_zombie_that_wakes_up_is_refused_whatever_it_does(
+def test_every_action_of_a_zombie_that_wakes_up_is_refused(
     broker: BrokerProcess, library: str, request: pytest.FixtureRequest
 ) -> None:
     topic = f"fenced-{library}"

@@ -300,9 +300,7 @@ ASSIGNORS = {
         *(("kafka-python", case) for case in WORKED_EXAMPLES if case != "roundrobin-uneven"),
     ],
 )
-def test_assignors_give_what_the_worked_examples_say(
-    tmp_path: Path, library: str, case: str
-) -> None:
+def test_assignors_agree_with_the_worked_examples(tmp_path: Path, library: str, case: str) -> None:
     """On a broker of its own, since the examples' topics have names and sizes of their own."""
     topics, subscriptions, expected = WORKED_EXAMPLES[case]
     assignor = case.partition("-")[0]
@@ -336,7 +334,7 @@ def test_assignors_give_what_the_worked_examples_say(
         assert found() == expected
 
 
-def test_cooperative_members_keep_what_does_not_move(group_broker: BrokerProcess) -> None:
+def test_cooperative_members_keep_partitions_that_do_not_move(group_broker: BrokerProcess) -> None:
     create_topics(group_broker.kafka, cooperative=4)
     options = {"partition_assignment_strategy": "cooperative-sticky"}
     bootstrap = group_broker.kafka

@@ -273,7 +273,7 @@ READERS: tuple[Callable[[str, str], Seen], ...] = (
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_readers_see_what_the_log_says_in_whatever_order_transactions_end(
+def test_readers_agree_with_the_log_in_any_order_of_ends_of_transactions(
     broker: BrokerProcess, kafka_lib: Path, seed: int
 ) -> None:
     topic = f"interleaved-{seed}"

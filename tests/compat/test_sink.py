@@ -42,7 +42,7 @@ def consumed(address: tuple[str, int], isolation: str, count: int) -> list[tuple
     return sorted(found)
 
 
-def test_librdkafka_reads_what_was_adopted_and_committed() -> None:
+def test_librdkafka_reads_adopted_and_committed_records() -> None:
     here = world()
 
     async def story() -> None:

@@ -81,7 +81,7 @@ def newest(rich: RichBucket, kind: Kind, damage: str) -> Case:
     return next(case for case in found if case.damage.name == damage)
 
 
-def test_only_what_is_named_is_given_up(rich: RichBucket) -> None:
+def test_only_named_partitions_and_objects_are_given_up(rich: RichBucket) -> None:
     async def story() -> None:
         case = newest(rich, Kind.WAL, "delete")
         store = RichBucket(case.applied_to(rich.objects), rich.truth).store()

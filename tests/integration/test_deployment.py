@@ -127,7 +127,7 @@ def test_a_probe_speaks_https_to_a_broker_that_does(helm: Path) -> None:
         assert container["readinessProbe"]["httpGet"]["scheme"] == scheme
 
 
-def test_a_chart_without_a_store_says_what_is_missing(helm: Path) -> None:
+def test_a_chart_without_a_store_names_the_missing_value(helm: Path) -> None:
     done = subprocess.run(
         [helm, "template", "cluster", CHART], capture_output=True, text=True, check=False
     )

@@ -356,7 +356,7 @@ def check_newest(judge: Judge, run: Run, rows: Rows, log_starts: dict[Place, int
         assert wanted.items() <= rows[place].items()
 
 
-def test_readers_see_all_and_only_what_they_must_while_everything_goes_on(tmp_path: Path) -> None:
+def test_readers_see_exactly_their_records_while_everything_goes_on(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.bucket.mkdir()
     with BrokerProcess.start(run.store, run.log, http="127.0.0.1:0", settings=SETTINGS) as broker:

@@ -96,7 +96,7 @@ def test_a_fault_that_is_left_out_does_nothing() -> None:
     assert run(1, 10.0, tidelog_system(1), without=without).counts[met] == 0
 
 
-def test_the_summary_names_what_was_not_met() -> None:
+def test_the_summary_names_faults_and_points_that_were_not_met() -> None:
     counts = Counter([*all_points()[1:], *all_rows(), "fault kill"])
     faults, points, rows = coverage_lines(counts, {"kill": 1, "pause": 1})
     assert faults == "faults: 1 of 2 met; not pause"

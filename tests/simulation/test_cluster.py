@@ -187,7 +187,7 @@ def test_broken_tables_views_and_sinks_are_caught(variant: str) -> None:
     assert caught_by(variant, workload, simulate_segments) is not None
 
 
-def test_the_command_prints_what_happened_and_how_to_replay_a_violation(
+def test_the_command_prints_each_run_and_how_to_replay_a_violation(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ["--seeds", "1", "--first", "1", "--duration", "20"]

@@ -87,7 +87,7 @@ def batch(identity: tuple[int, int], sequence: int) -> OutgoingBatch:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_superseded_broker_says_nothing_of_what_it_remembers(seed: int) -> None:
+def test_a_superseded_broker_answers_nothing_from_its_memory(seed: int) -> None:
     """A producer believes OUT_OF_ORDER_SEQUENCE_NUMBER for good: only the owner may say it."""
 
     async def story(world: World, environment: Environment) -> None:

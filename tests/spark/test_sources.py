@@ -31,7 +31,7 @@ def read(spark: SparkSession, history: History, **options: Any) -> DataFrame:
     return reader.load()
 
 
-def test_a_batch_is_what_a_read_committed_consumer_gets(
+def test_a_batch_has_the_records_of_a_read_committed_consumer(
     spark: SparkSession, history: History
 ) -> None:
     frame = read(spark, history, includeHeaders=True, minPartitions=3)
@@ -128,7 +128,7 @@ def test_wrong_input_is_refused_by_name(
         read(spark, history, **options).collect()
 
 
-def test_a_schema_that_asks_for_what_is_not_there_is_refused(
+def test_a_schema_with_an_unknown_column_or_another_type_is_refused(
     spark: SparkSession, history: History
 ) -> None:
     reader = spark.read.format("tidelog").options(store=history.store, subscribe=TOPIC)

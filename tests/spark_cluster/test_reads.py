@@ -25,7 +25,9 @@ def read(spark: SparkSession, place: Place, **options: Any) -> DataFrame:
     return reader.options(**{"subscribe": TOPIC} | options).load()
 
 
-def test_a_batch_is_what_a_read_committed_consumer_gets(spark: SparkSession, place: Place) -> None:
+def test_a_batch_has_the_records_of_a_read_committed_consumer(
+    spark: SparkSession, place: Place
+) -> None:
     # A piece for each segment and tail, and more: both executors have some.
     frame = read(spark, place, includeHeaders=True, minPartitions=8)
     assert frame.rdd.getNumPartitions() >= 8
@@ -38,7 +40,7 @@ def test_a_batch_is_what_a_read_committed_consumer_gets(spark: SparkSession, pla
     assert not values & {b"never seen", b"behind an open transaction", b"aborts 0 0"}
 
 
-def test_an_atomic_batch_has_what_is_decided_above_the_open_transaction(
+def test_an_atomic_batch_has_decided_records_above_the_open_transaction(
     spark: SparkSession, place: Place
 ) -> None:
     frame = read(spark, place, snapshot="atomic").selectExpr("cast(value as string) as value")
@@ -96,7 +98,7 @@ def test_states_are_frames(spark: SparkSession, place: Place) -> None:
     assert found["aborts 0"] == "CompleteAbort"
 
 
-def test_committed_files_hold_what_is_in_the_table(spark: SparkSession, place: Place) -> None:
+def test_committed_files_hold_the_rows_of_the_table(spark: SparkSession, place: Place) -> None:
     flush(place.broker)
     files = committed_files(place.store, TOPIC, **place.settings)
     assert {each.partition for each in files} == set(range(PARTITIONS))

@@ -157,7 +157,7 @@ def client(request: pytest.FixtureRequest, require_tool: RequireTool) -> Secured
 
 
 @pytest.mark.parametrize("client", ERRORS, indirect=True)
-def test_a_client_works_by_every_mechanism_and_tells_what_is_wrong(
+def test_a_client_works_by_every_mechanism_and_names_each_fault(
     broker: ClosedBroker, client: SecuredClient
 ) -> None:
     broker.create_topic(client.name)

@@ -136,7 +136,7 @@ def test_a_permission_for_some_name_is_one_for_any(
 
 
 @given(RULE_LISTS, st.data())
-def test_a_table_is_what_was_added_and_not_removed(
+def test_a_table_has_the_rules_that_were_added_and_not_removed(
     rules: list[AclRule], data: st.DataObject
 ) -> None:
     kept = data.draw(st.sets(st.sampled_from(rules))) if rules else set()
@@ -152,7 +152,7 @@ def test_a_table_is_what_was_added_and_not_removed(
 
 
 @given(RULE_LISTS, RULES, NAMES)
-def test_filters_select_what_they_describe(
+def test_filters_select_the_rules_that_they_describe(
     rules: list[AclRule], pattern: AclRule, name: str
 ) -> None:
     table = AclTable().changed(rules, ())

@@ -184,7 +184,7 @@ def test_givers_that_plan_at_the_same_time_fill_a_receiver_only_once() -> None:
     assert keeps_balance(state, other, third, 200)
 
 
-def test_a_surplus_leaves_out_what_is_wanted_here_and_draining_brokers_get_nothing() -> None:
+def test_a_surplus_leaves_out_partitions_wanted_here_and_draining_brokers_get_none() -> None:
     state = cluster(2)
     first, second = epochs(state)
     topic_id = new_topic_id(state.sequence + 1, UUID(int=1))
@@ -212,7 +212,7 @@ def test_a_drain_gives_all_and_spreads_it(state: ClusterState) -> None:
 
 
 @given(uneven(), st.data())
-def test_an_election_moves_only_what_is_asked_for_and_all_of_it_balances(
+def test_an_election_moves_only_named_partitions_and_one_of_all_balances(
     state: ClusterState, data: st.DataObject
 ) -> None:
     everything = [

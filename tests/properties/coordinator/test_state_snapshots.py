@@ -263,7 +263,7 @@ def test_every_kind_of_group_record_is_tried() -> None:
 
 
 @given(st.lists(st.one_of(*GROUP_RECORDS.values()), max_size=40), st.integers(0, 40))
-def test_groups_are_restored_from_a_snapshot_and_what_follows(
+def test_groups_are_restored_from_a_snapshot_and_later_records(
     log: list[GroupRecord], cut: int
 ) -> None:
     captured = group_machine(log[:cut]).capture()
@@ -310,7 +310,7 @@ def transaction_state(machine: TransactionMachine) -> object:
 
 
 @given(st.lists(TRANSACTION_RECORDS, max_size=30), st.integers(0, 30))
-def test_transactions_are_restored_from_a_snapshot_and_what_follows(
+def test_transactions_are_restored_from_a_snapshot_and_later_records(
     log: list[TransactionRecord], cut: int
 ) -> None:
     machine = transaction_machine(log[:cut])

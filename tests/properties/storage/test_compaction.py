@@ -117,9 +117,7 @@ _few = settings(max_examples=max(10, settings.default.max_examples // 4), deadli
 
 @_few
 @given(st.integers(0, 2**32), st.sampled_from([0, 60, 120]))
-def test_a_compacted_log_is_what_kafkas_rules_make_of_it(
-    seed: int, delete_retention_ms: int
-) -> None:
+def test_a_compacted_log_agrees_with_kafkas_rules(seed: int, delete_retention_ms: int) -> None:
     with small_pieces():
         asyncio.run(_compare(steps_of(random.Random(seed)), delete_retention_ms))
 

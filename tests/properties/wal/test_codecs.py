@@ -342,7 +342,9 @@ def damage(stored: bytes, data: st.DataObject) -> bytes:
         )
     )
 )
-def test_columns_are_what_numpy_makes_of_a_table(rows: list[tuple[bytes | int, ...]]) -> None:
+def test_columns_equal_those_that_numpy_makes_of_a_table(
+    rows: list[tuple[bytes | int, ...]],
+) -> None:
     kinds = ("V16", "u1", "<u2", "<i2", "<u4", "<i4", "<i8")
     dtype = np.dtype([(kind, kind) for kind in kinds])
     table = np.array(rows, dtype) if rows else np.empty(0, dtype)

@@ -79,7 +79,7 @@ def test_the_pace_does_not_catch_up_after_a_late_piece(
 
 
 @given(st.floats(0.1, 100), st.floats(0.1, 100), st.floats(0, 1))
-def test_another_rate_counts_for_what_is_left_of_a_pause(
+def test_another_rate_counts_for_the_rest_of_a_pause(
     rate: float, later: float, share: float
 ) -> None:
     throttle = Throttle(rate)
@@ -125,7 +125,7 @@ def test_the_pace_keeps_rolls_from_becoming_overdue() -> None:
 
 
 @given(st.lists(st.integers(0, 1024), min_size=1, max_size=100), st.integers(0, 200))
-def test_whatever_comes_in_what_is_due_stays_within_what_comes_in_the_spread(
+def test_the_due_backlog_stays_within_the_inflow_of_the_spread(
     sizes_mib: list[int], inflow_mib: int
 ) -> None:
     """All partitions grow while they are rolled, at less than what a machine can do. A second at a

@@ -158,7 +158,7 @@ def taken_up(
     st.integers(0, 40),
     st.sampled_from([None, 0, 3]),
 )
-def test_the_table_gets_exactly_what_was_committed(
+def test_the_table_gets_exactly_the_committed_records(
     written: Written,
     piece_sizes: list[int],
     pieces_a_segment: int,

@@ -34,7 +34,7 @@ def test_differences_are_those_of_sets(chosen: set[int], others: set[int], end: 
 
 
 @given(slots, st.integers(41, 50), st.integers(0, 5))
-def test_an_end_that_moves_on_adds_what_lies_between(
+def test_an_end_that_moves_on_adds_the_slots_between(
     chosen: set[int], since: int, more: int
 ) -> None:
     runs = extended(runs_of(sorted(chosen)), since + more, since)

@@ -240,7 +240,7 @@ def test_poll_skip() -> None:
     assert story.names() == {"poll-skip"}
 
 
-def test_poll_skip_at_the_beginning_of_what_was_covered() -> None:
+def test_poll_skip_at_the_beginning_of_the_covered_range() -> None:
     story = Story()
     story.send((A, "x", 0))
     story.poll(ranges={A: (0, 1)})
@@ -290,7 +290,7 @@ def test_internal_nonmonotonic_send() -> None:
     assert story.names() == {"int-nonmonotonic-send"}
 
 
-def test_g0_of_a_write_that_lies_before_what_was_acknowledged_earlier() -> None:
+def test_g0_of_a_write_that_lies_before_one_acknowledged_earlier() -> None:
     story = Story()
     story.send((A, "1", 5), by="one", transaction=True)
     story.send((A, "2", 3), by="two", transaction=True)
@@ -308,14 +308,14 @@ def test_no_g0_where_two_transactions_run_at_the_same_time() -> None:
     assert story.names() == set()
 
 
-def test_a_watermark_below_what_was_acknowledged_before_is_stale() -> None:
+def test_a_watermark_below_an_acknowledged_record_is_stale() -> None:
     story = Story()
     story.send((A, "x", 0))
     story.poll(watermarks={A: 0})
     assert story.names() == {"stale-watermark"}
 
 
-def test_a_watermark_below_what_another_reader_saw_before_is_stale() -> None:
+def test_a_watermark_below_that_of_another_reader_is_stale() -> None:
     story = Story()
     story.poll(watermarks={A: 7}, by="one")
     story.poll(watermarks={A: 6}, by="two")

@@ -185,7 +185,7 @@ def test_records_read_by_another_member_count() -> None:
     assert story.names() == set()
 
 
-def test_members_of_a_consumer_group_give_up_what_others_get() -> None:
+def test_members_of_a_consumer_group_give_up_partitions_that_others_get() -> None:
     story = Story()
     story.heartbeat("one", 1, A, B)
     story.heartbeat("one", 1, B)

@@ -155,7 +155,7 @@ def test_a_log_start_does_not_go_back() -> None:
     assert story.names() == {"log-start-back"}
 
 
-def test_a_view_may_be_ahead_of_brokers_and_not_behind_what_is_known() -> None:
+def test_a_view_may_be_ahead_of_brokers_and_not_behind_known_records() -> None:
     story = Story()
     story.send((KEPT, 0, "a"))
     sent = story.history.invoke("producer", "send", [Send(KEPT, "b")])
@@ -167,7 +167,7 @@ def test_a_view_may_be_ahead_of_brokers_and_not_behind_what_is_known() -> None:
     assert story.names() == {"stale-watermark", "stale-stable-offset"}
 
 
-def test_a_log_does_not_begin_behind_what_is_undecided() -> None:
+def test_a_log_does_not_begin_behind_an_undecided_record() -> None:
     story = Story()
     story.send((AGED, 0, "a"))
     story.seconds = 30.0
@@ -200,7 +200,7 @@ def test_a_hole_above_the_log_start_is_noticed() -> None:
     assert "poll-skip" in story.names()
 
 
-def test_compaction_takes_what_has_a_later_record_of_its_key() -> None:
+def test_compaction_takes_records_with_a_later_one_of_their_key() -> None:
     story = Story()
     story.send((LATEST, 0, "a#k1"), (LATEST, 1, "b#k2"), (LATEST, 2, "c#k1"))
     story.poll(LATEST, 0, 3, (0, "a#k1"), (1, "b#k2"), (2, "c#k1"))
@@ -248,7 +248,7 @@ def test_a_tombstone_stays_for_a_while() -> None:
     assert story.names() == set()
 
 
-def test_a_tombstone_does_not_go_before_what_it_takes_away() -> None:
+def test_a_tombstone_does_not_go_before_the_record_it_deletes() -> None:
     story = Story()
     story.send((LATEST, 0, "a#k1"), (LATEST, 1, "b#k1!"))
     story.seconds = 60.0
@@ -277,7 +277,7 @@ def test_an_atomic_view_shows_no_half_of_a_transaction() -> None:
     assert story.names() == {"half-transaction"}
 
 
-def test_an_atomic_view_shows_what_was_committed_before_it_was_taken() -> None:
+def test_an_atomic_view_shows_transactions_committed_before_it_was_taken() -> None:
     story = Story()
     story.send((AGED, 0, "a"))
     story.send((KEPT, 0, "b"), transaction=True)
@@ -285,7 +285,7 @@ def test_an_atomic_view_shows_what_was_committed_before_it_was_taken() -> None:
     assert story.names() == {"poll-skip"}
 
 
-def test_an_atomic_view_need_not_show_what_is_committed_while_it_is_taken() -> None:
+def test_an_atomic_view_need_not_show_transactions_committed_while_it_is_taken() -> None:
     story = Story()
     late = story.history.invoke("other", "transaction", [Send(KEPT, "b", 0)])
     story.send((AGED, 0, "a"))
@@ -308,7 +308,7 @@ def test_an_atomic_view_need_not_show_a_tombstone_that_is_not_decided() -> None:
     assert story.names() == set()
 
 
-def test_an_atomic_view_may_lack_what_is_gone() -> None:
+def test_an_atomic_view_may_lack_removed_records() -> None:
     story = Story()
     story.send((AGED, 0, "a"), (KEPT, 0, "b"), (LATEST, 0, "c#k1"), transaction=True)
     story.send((LATEST, 1, "d#k1"))

@@ -221,7 +221,7 @@ def test_a_transaction_without_a_marker(story: Story) -> None:
     assert story.anomalies() == ["hanging-transaction"]
 
 
-def test_a_marker_that_is_not_what_was_decided(story: Story) -> None:
+def test_a_marker_against_the_decision_is_found(story: Story) -> None:
     story.identity("one", 0)
     story.stored("Ongoing", "PrepareCommit", "CompleteCommit")
     story.data(A, "x")
@@ -277,14 +277,14 @@ def test_an_abort_that_was_confirmed_and_ended_with_a_commit(story: Story) -> No
 # 10. What readers are shown.
 
 
-def test_a_reader_that_is_shown_what_was_aborted(story: Story) -> None:
+def test_an_aborted_record_that_a_reader_is_shown_is_found(story: Story) -> None:
     story.data(A, "x")
     story.marker(A, commits=False)
     story.shown(A, "x")
     assert story.anomalies() == ["shown-uncommitted"]
 
 
-def test_a_reader_that_is_not_shown_what_was_committed(story: Story) -> None:
+def test_a_committed_record_that_a_reader_is_not_shown_is_found(story: Story) -> None:
     story.data(A, "x")
     story.marker(A, commits=True)
     story.shown(A)

@@ -29,7 +29,7 @@ async def taken(consumer: Consumer, count: int) -> list[bytes]:
     return found
 
 
-def test_a_group_goes_on_behind_what_was_committed(shared: Broker) -> None:
+def test_a_group_resumes_at_its_committed_offset(shared: Broker) -> None:
     topic, group = shared.topic(), shared.group()
     shared.produce(topic, [b"%d" % number for number in range(10)])
 

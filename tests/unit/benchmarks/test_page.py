@@ -50,7 +50,7 @@ def test_the_run_names_its_command() -> None:
     assert with_tables("", tables(results), run_of(results)).count("By `make bench` on ") == 1
 
 
-def test_each_table_of_the_documents_says_what_measured_it() -> None:
+def test_each_table_of_the_documents_names_the_command_that_measured_it() -> None:
     for section in re.split(r"(?m)^(?=## )", PAGE.read_text())[1:-1]:
         heading, run, *_ = section.split("\n\n")
         assert run.startswith(("By `make bench", "By `python -m benchmarks")), heading

@@ -79,7 +79,7 @@ def test_an_acknowledgement_is_set_against_a_put_and_the_linger() -> None:
     assert cells[1:] == ["3.00", "9.00", "4.00", "12.00", "5", "0.50", "1.00"]
 
 
-def test_only_what_was_measured_is_in_the_report() -> None:
+def test_a_report_has_only_tables_of_taken_measurements() -> None:
     scale = Scale(80.0, 95.0, 0.5, 0.7, 0.004, 200.0, 198.0)
 
     document = tables(Results("make bench", scale=scale))
@@ -98,7 +98,7 @@ def test_reads_from_segments_are_reported_a_row_a_shape() -> None:
     assert cells[1:] == ["200", "250", "4.00 (0.50)", "300", "120", "0.51"]
 
 
-def test_usage_is_what_was_used_between_two_readings() -> None:
+def test_usage_is_the_difference_of_two_readings() -> None:
     before, after = Usage(1.0, 0.5, 10, 5, 1000, 500), Usage(3.5, 1.0, 14, 5, 1800, 500)
 
     assert after.since(before) == Usage(2.5, 0.5, 4, 0, 800, 0)

@@ -47,7 +47,7 @@ FIRST_RELEASE_ENTRIES, FIRST_RELEASE_READER = 2, 1
 version."""
 
 
-def test_the_first_release_reads_in_a_new_bucket_what_it_asks_for() -> None:
+def test_the_first_release_reads_the_version_that_a_new_bucket_needs() -> None:
     store = MemoryStore(SystemClock())
 
     async def story() -> None:

@@ -29,7 +29,7 @@ def visited(broker: RunningBroker) -> int:
 
 
 @pytest.mark.parametrize("idle", [10, 1000])
-def test_checkpoints_and_expiry_look_at_what_was_written_to(idle: int) -> None:
+def test_checkpoints_and_expiry_visit_only_written_partitions(idle: int) -> None:
     async def story() -> None:
         world = World(MemoryStore(SystemClock()), wal_checkpoint_interval_bytes=2_000)
         async with world.broker() as one:

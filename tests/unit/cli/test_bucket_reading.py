@@ -79,7 +79,7 @@ def key_of(folder: Path, pattern: str) -> str:
     return str(sorted(folder.glob(pattern))[-1].relative_to(folder))
 
 
-def test_fsck_says_what_it_checked(folder: Path, command: Command) -> None:
+def test_fsck_counts_the_objects_it_checked(folder: Path, command: Command) -> None:
     url = f"file://{folder}"
     result = command("fsck", "--store", url)
     assert (result.code, result.err) == (0, "")

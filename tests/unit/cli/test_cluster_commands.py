@@ -113,7 +113,7 @@ def test_a_drain_of_no_broker_is_named(two: list[BrokerProcess]) -> None:
     assert "there is no live broker 7; these live: 0, 1" in err
 
 
-def test_a_drain_that_takes_too_long_names_what_is_left(tmp_path: Path) -> None:
+def test_a_drain_that_takes_too_long_names_the_remaining_partitions(tmp_path: Path) -> None:
     """The drained broker is stopped, so it gives nothing away until it is continued."""
     url = f"file://{tmp_path / 'bucket'}"
     with (

@@ -50,7 +50,7 @@ def test_a_group_shares_out_partitions_by_itself(command: Command) -> None:
     assert "exclude each other" in refused.err
 
 
-def test_an_interrupted_reader_has_committed_what_it_printed(
+def test_an_interrupted_reader_has_committed_the_printed_records(
     broker: BrokerProcess, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_topic(command, "interrupted", 10, monkeypatch)

@@ -93,7 +93,7 @@ def test_help_shows_the_examples_of_a_command_and_one_of_each_in_a_group() -> No
     assert "tidelog produce flights" in shown()
 
 
-def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+def test_the_list_of_commands_has_each_commands_own_summary() -> None:
     context = click.Context(cli)
     for name, summary in COMMANDS.items():
         command = cli.get_command(context, name)

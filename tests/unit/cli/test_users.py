@@ -64,7 +64,7 @@ def test_users_are_added_listed_replaced_and_removed() -> None:
         ("PLAIN", "SCRAM-SHA-512"),
     ],
 )
-def test_a_new_user_can_log_in_by_what_the_broker_enables(enabled: str, chosen: str) -> None:
+def test_a_new_user_can_log_in_by_an_enabled_mechanism(enabled: str, chosen: str) -> None:
     async def story() -> None:
         async with secured(sasl_enabled_mechanisms=enabled) as (_, plain, closed):
             where = ("--bootstrap", plain)

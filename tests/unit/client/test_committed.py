@@ -91,7 +91,7 @@ def test_the_commit_of_another_transaction_ends_nobodys_abort() -> None:
     assert found.shown((OURS, 0)) == [1]
 
 
-def test_markers_are_never_shown_and_what_is_aborted_may_begin_before_what_was_fetched() -> None:
+def test_markers_are_never_shown_and_an_aborted_transaction_may_begin_before_the_fetch() -> None:
     found = log()
     found.record(7, OURS)
     found.marker(8, OURS, MarkerType.ABORT)

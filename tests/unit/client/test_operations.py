@@ -128,9 +128,7 @@ def test_a_fetch_beyond_the_end_is_refused() -> None:
         (9999, RequestOutcome.NOT_APPLIED),
     ],
 )
-def test_a_refused_produce_says_what_happened_to_the_data(
-    code: int, outcome: RequestOutcome
-) -> None:
+def test_a_refused_produce_tells_its_outcome(code: int, outcome: RequestOutcome) -> None:
     async def story(world: World) -> None:
         cluster = await ScriptedCluster.start(world)
         result = PartitionProduceResponse(error_code=code, error_message="because")

@@ -52,7 +52,7 @@ def test_transactions_do_not_nest_and_the_id_is_taken_over_once() -> None:
 
 
 @both_versions
-def test_to_begin_is_local_and_so_is_the_end_of_what_is_empty(version: TransactionVersion) -> None:
+def test_begin_and_the_end_of_an_empty_transaction_are_local(version: TransactionVersion) -> None:
     async def story(brokers: Brokers, producer: TransactionalProducer) -> None:
         producer.begin()
         await producer.commit()

@@ -93,7 +93,7 @@ def test_no_more_than_the_limit_is_outstanding() -> None:
     play(story)
 
 
-def test_a_lost_connection_fails_what_was_sent_and_what_was_not_differently() -> None:
+def test_a_lost_connection_fails_sent_and_unsent_requests_differently() -> None:
     async def story(world: World) -> None:
         broker = await _broker(world)
         connection = await world.connect(broker, ClientSettings(outstanding_max=1))
@@ -304,7 +304,7 @@ def test_a_full_transport_holds_requests_back_and_lets_them_go() -> None:
     play(story)
 
 
-def test_closing_fails_what_waits() -> None:
+def test_closing_fails_waiting_requests() -> None:
     async def story(world: World) -> None:
         broker = await _broker(world)
         connection = await world.connect(broker)

@@ -24,7 +24,7 @@ def test_an_answer_waits_until_its_records_are_durable() -> None:
     tell(story)
 
 
-def test_a_question_waits_for_what_was_appended_before_it() -> None:
+def test_a_question_waits_until_earlier_records_are_durable() -> None:
     """It sees a state that could still be lost, so it is not answered before that is safe."""
 
     async def story(runtime: Runtime, log: Log) -> None:
@@ -39,7 +39,7 @@ def test_a_question_waits_for_what_was_appended_before_it() -> None:
     tell(story)
 
 
-def test_later_decisions_rest_on_what_is_not_durable_yet() -> None:
+def test_a_later_decision_counts_on_records_that_are_not_durable_yet() -> None:
     async def story(runtime: Runtime, log: Log) -> None:
         answers = [runtime.submit("+3"), runtime.submit("+4")]
         log.make_durable()

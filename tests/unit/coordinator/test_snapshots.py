@@ -120,7 +120,7 @@ def test_a_large_state_is_snapshotted_less_often() -> None:
     assert schedule.is_due(1500)
 
 
-def test_a_snapshot_holds_what_was_durable_when_it_was_written() -> None:
+def test_a_snapshot_waits_until_its_records_are_durable() -> None:
     store = Store()
 
     async def story(runtime: Runtime, log: Log) -> None:
@@ -150,7 +150,7 @@ def test_records_appended_during_a_snapshot_are_not_in_it() -> None:
     tell(story, store=store, interval_records=1)
 
 
-def test_nothing_is_written_of_what_is_lost() -> None:
+def test_lost_records_get_no_snapshot() -> None:
     store = Store()
 
     async def story(runtime: Runtime, log: Log) -> None:

@@ -119,14 +119,14 @@ def test_the_dashboard_counts_money_as_the_doctor_does() -> None:
     )
 
 
-def test_every_alert_says_what_is_the_matter() -> None:
+def test_every_alert_has_a_summary_sentence() -> None:
     rules = yaml.safe_load(ALERTS.read_text())
     for group in rules["groups"]:
         for rule in group["rules"]:
             assert rule["annotations"]["summary"].endswith(".")
 
 
-def test_the_operators_page_says_of_every_alert_what_to_do_and_of_no_other() -> None:
+def test_the_operators_page_has_a_remedy_for_each_alert_and_no_other() -> None:
     page = (DEPLOY.parent / "docs" / "OPERATIONS.md").read_text()
     (section,) = re.findall(r"^### Alerts\n(.*?)^## ", page, re.M | re.S)
     table = section.partition("| Alert |")[2]

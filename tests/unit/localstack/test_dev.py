@@ -70,7 +70,7 @@ def test_brokers_serve_and_ctrl_c_ends_all_of_it(arguments: tuple[str, ...]) -> 
         assert not any(map(accepts, ports))
 
 
-def test_a_folder_keeps_what_was_written_and_sigterm_ends_too(tmp_path: Path) -> None:
+def test_a_folder_keeps_its_records_and_sigterm_ends_the_stack(tmp_path: Path) -> None:
     for store, expected in (((), [b"a"]), (("--store", "file"), [b"a", b"a"])):
         with started(*store, "--folder", str(tmp_path)) as (process, lines):
             (bootstrap,) = found(lines, r"kafka (\S+)")

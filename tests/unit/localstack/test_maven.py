@@ -36,7 +36,7 @@ def test_present_jars_are_not_fetched_again(
     )
 
 
-def test_a_version_counts_whatever_a_dependency_asks_for(
+def test_a_pinned_version_counts_for_dependencies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(programs(tmp_path / "bin", f'echo "$@" > {tmp_path}/call')))
@@ -53,7 +53,7 @@ def test_a_version_counts_whatever_a_dependency_asks_for(
     assert "part" not in wanted
 
 
-def test_without_maven_it_says_what_to_install(
+def test_without_maven_the_error_names_the_programs_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -261,7 +261,7 @@ def test_more_unknown_tags_than_a_byte_can_count() -> None:
         decode(Old, b"\x01" + uvarint(301) + section[2:], 0)
 
 
-def test_messages_show_what_they_hold() -> None:
+def test_a_message_shows_its_fields() -> None:
     assert repr(Old(note="x")) == "Old(parts=[], note='x')"
     assert Old(note="x") != New(note="x")
 

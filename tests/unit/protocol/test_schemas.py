@@ -98,7 +98,7 @@ def _default(field: Field, theirs: Any) -> object:
     return theirs.default
 
 
-def test_annotations_say_what_the_fields_are() -> None:
+def test_annotations_agree_with_the_fields() -> None:
     """Handlers are checked against the annotations, messages are encoded by the fields."""
     python_types = {"?": bool, "b": int, "h": int, "H": int, "i": int, "q": int, "d": float}
     seen = 0

@@ -33,7 +33,7 @@ def is_sealed(batch: bytearray) -> bool:
     return BatchHeader.parse(batch).crc == crc32c.crc32c(bytes(batch[21:]))
 
 
-def test_a_header_says_what_its_batch_was_made_of() -> None:
+def test_a_header_has_every_property_of_its_batch() -> None:
     batch = batch_of(
         3,
         compression=Compression.ZSTD,

@@ -27,7 +27,7 @@ def section_of(records: list[NewRecord]) -> bytes:
     return bytes(encode_batch(records)[HEADER_SIZE:])
 
 
-def test_columns_are_what_the_plain_walk_finds() -> None:
+def test_columns_equal_those_of_the_plain_walk() -> None:
     section = section_of(RECORDS)
     columns = parsed(section, len(RECORDS))
     layouts = list(read_layouts(section, 0, len(section), len(RECORDS)))
@@ -41,7 +41,7 @@ def test_columns_are_what_the_plain_walk_finds() -> None:
 
 
 @pytest.mark.parametrize("rows", [300, 20])
-def test_headers_are_what_the_plain_walk_finds(rows: int) -> None:
+def test_headers_equal_those_of_the_plain_walk(rows: int) -> None:
     section = section_of(RECORDS[:rows])
     data = np.frombuffer(section, np.uint8)
     columns = parsed(section, rows)

@@ -65,7 +65,7 @@ def accepted(request: bytes | bytearray, limits: BatchLimits = LIMITS) -> BatchI
 # What a valid batch tells ------------------------------------------------------------------------
 
 
-def test_a_batch_tells_what_the_log_needs_to_know() -> None:
+def test_validation_returns_the_facts_of_a_batch() -> None:
     stamps = [SOME_TIME, SOME_TIME + 7, SOME_TIME - 3, SOME_TIME + 7]
     batch = encode_batch(
         records(*stamps),
@@ -125,7 +125,7 @@ def test_records_without_timestamps_are_accepted_everywhere() -> None:
     assert not info.needs_rewrite
 
 
-def test_the_append_time_dates_a_batch_whatever_its_records_say() -> None:
+def test_the_append_time_replaces_any_timestamps_of_a_batch() -> None:
     limits = BatchLimits(timestamp_type=TimestampType.LOG_APPEND_TIME, timestamp_before_max_ms=0)
     for stamp in (SOME_TIME, 0, 2**62, NOW_MS + 10**12):
         info = accepted(encode_batch(records(stamp, stamp)), limits)

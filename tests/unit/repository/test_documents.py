@@ -254,7 +254,7 @@ CHECKS: dict[str, Check] = {
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_documents_name_what_is_there(check: Check) -> None:
+def test_documents_name_only_existing_things(check: Check) -> None:
     found = [
         f"{document.relative_to(ROOT)}: {fault}"
         for document in documents()

@@ -139,7 +139,7 @@ def test_every_pure_core_that_exists_is_under_the_contract_of_pure_cores() -> No
     assert missing == [], "add to source_modules of the contract of pure cores in pyproject.toml"
 
 
-def test_the_lock_satisfies_what_the_project_asks_for() -> None:
+def test_the_lock_satisfies_the_requirements_of_the_project() -> None:
     pinned = {}
     for group in ("test", "integration"):
         for line in (ROOT / "requirements" / f"{group}.txt").read_text().splitlines():

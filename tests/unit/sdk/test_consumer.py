@@ -30,7 +30,7 @@ def member(broker: Broker, topic: str, group: str, **settings: object) -> Consum
     return Consumer(broker.bootstrap, topic, group, auto_offset_reset="earliest", **settings)
 
 
-def test_a_group_goes_on_behind_what_was_committed(shared: Broker) -> None:
+def test_a_group_resumes_at_its_committed_offset(shared: Broker) -> None:
     topic, group = shared.topic(), shared.group()
     shared.produce(topic, [b"%d" % number for number in range(10)])
     with member(shared, topic, group, enable_auto_commit=False) as consumer:
@@ -139,7 +139,7 @@ def test_messages_that_arrive_with_the_end_are_given_out_before_it(
         assert [int(message.value) for message in consumer.to_end()] == list(range(5))
 
 
-def test_the_default_begins_with_what_comes_after_the_consumer(shared: Broker) -> None:
+def test_a_consumer_begins_with_records_produced_after_it_by_default(shared: Broker) -> None:
     topic = shared.topic()
     shared.produce(topic, ["before"])
     with Consumer(shared.bootstrap, topic) as consumer:

@@ -45,7 +45,7 @@ def test_a_call_and_an_iterator_share_the_messages() -> None:
     assert fetched.given_last() == {}
 
 
-def test_positions_are_behind_what_was_given_out_since() -> None:
+def test_positions_are_behind_the_records_given_out_since() -> None:
     fetched = held((0, 1), (1, 7), (0, 2), (0, 3))
     fetched.take(3)
     assert fetched.given_since() == {("t", 0): (3, 4), ("t", 1): (8, 4)}

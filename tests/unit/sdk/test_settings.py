@@ -163,12 +163,12 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant() -> None:
         producer(buffer_memory=1 << 25, max_request_size=5_000_000),
     ],
 )
-def test_librdkafka_takes_what_is_passed_to_producers(passed: dict[str, Any]) -> None:
+def test_librdkafka_takes_the_options_of_producers(passed: dict[str, Any]) -> None:
     made(confluent_kafka.Producer, passed)
 
 
 @pytest.mark.parametrize(
     "passed", [consumer(), consumer(None), consumer(group_protocol="consumer")]
 )
-def test_librdkafka_takes_what_is_passed_to_consumers(passed: dict[str, Any]) -> None:
+def test_librdkafka_takes_the_options_of_consumers(passed: dict[str, Any]) -> None:
     made(confluent_kafka.Consumer, passed).close()

@@ -54,7 +54,7 @@ def expected(messages: list[Message]) -> list[tuple[int, int, bytes]]:
     return [(each.partition, each.offset, each.value) for each in messages]
 
 
-def test_a_table_has_what_a_consumer_reads(shared: Broker) -> None:
+def test_a_table_has_the_rows_that_a_consumer_reads(shared: Broker) -> None:
     topic = shared.topic(2)
     table = Table(shared.store, topic)
     with written(shared, topic) as messages:

@@ -39,7 +39,7 @@ def seen(world: SparkWorld, **options: Any) -> list[bytes]:
     return values(rows_of(world.source(**({"subscribe": TOPIC} | options))))
 
 
-def test_a_batch_has_what_is_committed_from_segments_and_tail(spark_world: SparkWorld) -> None:
+def test_a_batch_has_committed_records_of_segments_and_tail(spark_world: SparkWorld) -> None:
     spark_world.tell(history)
     found = rows_of(spark_world.source(subscribe=TOPIC))
     assert values(found) == COMMITTED
@@ -57,7 +57,7 @@ def test_a_batch_has_what_is_committed_from_segments_and_tail(spark_world: Spark
     assert values(rows_of(spark_world.source(assign='{"flights":[0]}'))) == COMMITTED
 
 
-def test_whatever_is_asked_of_offsets_and_columns_the_rows_are_the_same(
+def test_rows_are_the_same_for_every_range_and_piece_size(
     spark_world: SparkWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark_world.tell(history)

@@ -135,7 +135,7 @@ def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
         ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is for streams"),
     ],
 )
-def test_a_batch_refuses_what_it_cannot_do(options: dict[str, str], message: str) -> None:
+def test_a_batch_refuses_options_that_it_cannot_meet(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=re.escape(message)):
         parsed(**options).for_batch()
 
@@ -148,7 +148,9 @@ def test_a_batch_refuses_what_it_cannot_do(options: dict[str, str], message: str
         ({"snapshot": "atomic"}, "snapshot=atomic is for batches with latest ends"),
     ],
 )
-def test_a_stream_refuses_what_it_cannot_do(options: dict[str, str], message: str) -> None:
+def test_a_stream_refuses_options_that_it_cannot_meet(
+    options: dict[str, str], message: str
+) -> None:
     with pytest.raises(InvalidConfiguration, match=re.escape(message)):
         parsed(**options).for_stream()
 

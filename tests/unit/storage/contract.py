@@ -85,7 +85,7 @@ class ObjectStoreContract:
 
         run(make_store, story)
 
-    def test_an_object_stays_as_it_was_put_whatever_becomes_of_the_buffers(
+    def test_an_object_does_not_change_with_the_buffers_of_its_put(
         self, make_store: MakeStore
     ) -> None:
         changed, seen = bytearray(b"first"), bytearray(b"second")
@@ -127,7 +127,7 @@ class ObjectStoreContract:
         ],
         ids=str,
     )
-    def test_a_range_brings_what_the_object_has_of_it(
+    def test_a_range_is_cut_to_the_object(
         self, make_store: MakeStore, byte_range: ByteRange | Suffix, expected: bytes
     ) -> None:
         async def story(store: ObjectStore) -> None:

@@ -52,7 +52,7 @@ def test_messages_have_keys_and_headers() -> None:
         assert len(broker.read(topic)) == 3
 
 
-def test_what_the_store_holds_of_a_topic_is_shown_also_behind_a_kill() -> None:
+def test_inspect_shows_the_stored_state_of_a_topic_also_behind_a_kill() -> None:
     with Broker() as broker:
         topic = broker.topic(2)
         with Producer(broker.bootstrap) as producer:

@@ -232,7 +232,7 @@ async def opened(pipe: Path) -> int:
     return found[0]
 
 
-def test_closing_ends_the_process_and_what_waits(
+def test_closing_ends_the_process_and_fails_waiting_calls(
     run: Run, offload: ProcessOffload, pipe: Path
 ) -> None:
     async def story() -> None:

@@ -31,7 +31,7 @@ def test_percentiles_of_unordered_values() -> None:
     assert found == {"p50": 101.0, "p99": 199.0, "largest": 200.0, "count": 200}
 
 
-def test_a_failover_names_what_was_measured() -> None:
+def test_a_row_of_a_failover_has_each_measurement() -> None:
     row = Failover("kafka", "kill -9", 1000, 10_000, 0.5, 0.9, 1.25, 333)
 
     cells = rows_of(tables(Results("make bench", failovers=[row])))["Kafka"]
@@ -75,7 +75,7 @@ def test_the_cpu_of_more_brokers_is_set_against_ones() -> None:
     assert rows["5400"] == ["1800 put, 3600 get", "7.50", "120", "0.0100"]
 
 
-def test_a_cluster_uses_what_its_servers_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_usage_of_a_cluster_is_the_sum_of_its_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     used = {1: Usage(1.0, 0.5, 10, 1, 100, 10), 2: Usage(2.0, 0.25, 20, 2, 200, 20)}
     monkeypatch.setattr(Target, "usage", lambda target: used[target.pid])
     members = [Target(str(pid), "127.0.0.1:1", pid, None) for pid in used]

@@ -164,7 +164,7 @@ def test_offsets_by_time_and_of_the_ends() -> None:
     run(story)
 
 
-def test_log_append_time_and_the_topics_codec_hold_for_what_is_stored() -> None:
+def test_log_append_time_and_the_topics_codec_hold_for_stored_batches() -> None:
     async def story() -> None:
         async with new_world().broker() as one:
             await one.create_topic(message_timestamp_type="LogAppendTime", compression_type="zstd")

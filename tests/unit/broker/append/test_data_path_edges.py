@@ -212,7 +212,7 @@ def test_the_largest_timestamp_is_that_of_a_record_that_is_left() -> None:
     run(story)
 
 
-def test_times_are_found_in_whatever_was_accepted() -> None:
+def test_times_are_found_in_a_batch_of_many_megabytes() -> None:
     async def story() -> None:
         async with new_world(decompressed_bytes_max=1 << 30).broker() as one:
             await one.create_topic()

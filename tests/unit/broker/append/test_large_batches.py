@@ -127,7 +127,7 @@ class HesitantOffload(InlineOffload):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_each_connection_s_order_is_the_log_s_whatever_takes_how_long(seed: int) -> None:
+def test_the_log_keeps_the_order_of_each_connection_despite_slow_batches(seed: int) -> None:
     chance = random.Random(seed)
     kinds = [LARGE, batch(b"small"), batch(b"plain", Compression.NONE)]
 
@@ -289,7 +289,7 @@ class TestTurns:
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4])
-def test_whatever_the_codec_a_large_batch_is_put_off(codec: Compression) -> None:
+def test_a_large_batch_of_any_codec_is_put_off(codec: Compression) -> None:
     async def story(one: OneBroker, held: HeldOffload) -> None:
         # Snappy makes no less than a twentieth of anything.
         (large,) = sent(one, GREEDY, batch(bytes(5 * LARGE_BYTES), codec))

@@ -108,7 +108,7 @@ def test_aiokafka_produces_and_consumes(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("case", ["foreign authority", "expired", "other host", "no certificate"])
-def test_confluent_kafka_tells_what_is_wrong(
+def test_confluent_kafka_names_the_fault_of_a_certificate(
     authority: Authority, tmp_path: Path, case: str
 ) -> None:
     async def story() -> None:

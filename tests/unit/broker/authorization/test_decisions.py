@@ -44,7 +44,7 @@ def test_without_a_rule_the_setting_decides() -> None:
     assert decided((), "READ", if_no_rule=True).is_allowed
 
 
-def test_a_rule_for_others_ends_what_holds_without_rules() -> None:
+def test_a_rule_for_another_user_ends_the_access_of_everyone() -> None:
     found = decided((rule("READ", "orders", principal="User:bob"),), "READ", if_no_rule=True)
     assert found == AccessDecision(False, Ground.NO_RULE)
     elsewhere = (rule("READ", "payments", principal="User:bob"),)

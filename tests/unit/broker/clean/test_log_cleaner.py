@@ -85,7 +85,7 @@ def test_the_latest_record_of_each_key_stays_at_its_offset() -> None:
     run(story)
 
 
-def test_consumers_find_what_is_left_and_go_on_from_any_offset() -> None:
+def test_consumers_read_remaining_records_from_any_offset() -> None:
     async def story() -> None:
         world = new_world(merge_segment_bytes=1)
         async with world.broker() as one:
@@ -382,7 +382,7 @@ def test_small_segments_become_one_with_the_same_rows(monkeypatch: pytest.Monkey
     run(story)
 
 
-def test_merged_segments_hold_no_more_than_a_part_of_what_the_topic_keeps(
+def test_merged_segments_span_only_a_part_of_the_retention_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compaction, "MERGED_SEGMENTS_MIN", 2)

@@ -251,7 +251,7 @@ def test_the_table_of_a_deleted_topic_goes_whole() -> None:
     tell(story)
 
 
-def test_a_topic_that_is_newer_than_what_the_collector_knows_is_no_deleted_one() -> None:
+def test_a_topic_that_the_collector_does_not_know_yet_keeps_its_segments() -> None:
     async def story(world: World) -> None:
         await world.cluster.refresh()
         new = UUID(int=5)

@@ -131,7 +131,7 @@ def test_many_dead_wals_are_listed_together_and_only_those_of_the_share() -> Non
     asyncio.run(story())
 
 
-def test_the_newest_slot_of_each_wal_is_no_lower_than_what_was_put() -> None:
+def test_the_newest_slot_of_each_wal_is_no_lower_than_its_last_put() -> None:
     async def story() -> None:
         store = Listings()
         living = Incarnation(BrokerId(1), Epoch(4))

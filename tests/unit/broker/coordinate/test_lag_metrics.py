@@ -64,7 +64,7 @@ def test_a_commit_that_is_newer_than_the_seen_end_is_no_negative_lag() -> None:
     assert found[GROUP_LAG] == {("g", "t", "0"): 0}
 
 
-def test_what_goes_beyond_the_setting_is_counted() -> None:
+def test_series_beyond_the_limit_are_counted() -> None:
     offsets = [committed({("g", "t", number): 0 for number in range(3)}) for _ in range(2)]
     found = shown(offsets, {("t", number): 1 for number in range(5)}, series_max=4)
     assert len(found[END_OFFSET]) == 4

@@ -235,7 +235,7 @@ def test_a_reader_of_committed_records_is_not_sent_below_the_first_that_is_kept(
     run(story)
 
 
-def test_checkpoints_and_images_let_go_of_what_a_snapshot_holds() -> None:
+def test_checkpoints_and_images_drop_records_that_a_snapshot_holds() -> None:
     here = world()
 
     async def story() -> None:

@@ -115,7 +115,7 @@ def test_every_request_has_an_answer_that_says_that_it_failed(
     [case for case in SERVED if case[0] not in NAMELESS],
     ids=lambda each: str(each),
 )
-def test_every_element_of_such_an_answer_names_what_was_asked_for(
+def test_every_element_of_a_failed_answer_names_its_part_of_the_request(
     key: ApiKey | OwnApiKey, version: int
 ) -> None:
     for struct in elements(failed(key, version)):

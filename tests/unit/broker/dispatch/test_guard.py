@@ -94,7 +94,7 @@ async def two_topics(broker: GuardedBroker) -> tuple[UUID, UUID]:
     return await broker.one.create_topic(MINE), await broker.one.create_topic(OTHER)
 
 
-def test_a_produce_appends_what_is_allowed_and_refuses_the_rest() -> None:
+def test_a_produce_appends_to_allowed_topics_and_refuses_the_rest() -> None:
     async def main() -> None:
         async with guarded_broker() as broker:
             await two_topics(broker)
@@ -191,7 +191,7 @@ def test_transactional_records_without_a_transactional_id_are_refused_to_everyon
     run(main)
 
 
-def test_a_fetch_session_serves_what_may_be_read_at_each_request() -> None:
+def test_a_fetch_session_serves_the_topics_allowed_at_each_request() -> None:
     async def main() -> None:
         async with guarded_broker() as broker:
             await two_topics(broker)

@@ -20,7 +20,7 @@ def run(story: Story) -> None:
         assert loop.unhandled == []
 
 
-def test_one_slice_runs_at_a_time_whatever_request_it_belongs_to() -> None:
+def test_slices_of_several_requests_take_turns() -> None:
     async def story(turns: SliceTurns) -> None:
         slices: list[str] = []
 

@@ -205,7 +205,7 @@ def test_an_unknown_filter_selects_nothing_and_is_refused() -> None:
     guarded(story)
 
 
-def test_several_filters_of_one_request_each_tell_what_they_selected() -> None:
+def test_each_filter_of_one_request_lists_the_rules_it_selected() -> None:
     async def story(broker: AdministeredBroker) -> None:
         await create(broker, creation(READ), creation(PREFIXED))
         chosen: list[dict[str, int]] = [

@@ -193,7 +193,7 @@ def test_everything_about_a_topic_or_a_broker(version: int) -> None:
     administer(story)
 
 
-def test_a_topics_setting_its_type_its_synonyms_and_what_it_means() -> None:
+def test_a_topics_setting_has_its_type_its_synonyms_and_its_documentation() -> None:
     async def story(broker: AdministeredBroker) -> None:
         await create(broker, topic("t", retention_ms="5"))
         config = await described(broker, (TOPIC, "t"), "retention.ms")
@@ -345,7 +345,7 @@ def test_checking_only_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_replacing_drops_what_is_not_named(version: int) -> None:
+def test_replacing_settings_drops_those_not_named(version: int) -> None:
     async def story(broker: AdministeredBroker) -> None:
         await create(broker, topic("t", retention_ms="5", flush_ms="6"))
         resource = (TOPIC, "t")

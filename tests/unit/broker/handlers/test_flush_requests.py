@@ -114,7 +114,7 @@ def test_a_corrupt_object_is_named_at_once() -> None:
     run(story)
 
 
-def test_when_the_time_is_over_the_answer_says_what_has_failed_last() -> None:
+def test_a_flush_that_times_out_names_the_last_failure() -> None:
     store = ShakyStore()
     here = world(store)
 

@@ -71,7 +71,7 @@ def test_a_group_is_given_a_setting_and_loses_it_again() -> None:
     administer(story)
 
 
-def test_replacing_a_groups_settings_drops_what_is_not_named() -> None:
+def test_replacing_a_groups_settings_drops_those_not_named() -> None:
     async def story(broker: AdministeredBroker) -> None:
         assert await replace(broker, G, (SESSION, "50000"), (HEARTBEAT, "6000")) == 0
         assert await replace(broker, G, (HEARTBEAT, "7000")) == 0

@@ -76,7 +76,7 @@ def codes(results: list[CreatableTopicResult]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_a_topic_is_created_with_what_was_asked_for(version: int) -> None:
+def test_a_topic_is_created_with_the_requested_partitions_and_settings(version: int) -> None:
     async def story(broker: AdministeredBroker) -> None:
         (result,) = await create(broker, topic("t", 3, retention_ms="5"), version=version)
         assert result.error_code == 0

@@ -183,7 +183,7 @@ def test_unknown_states_are_named_and_a_wrong_pattern_is_refused() -> None:
     run(story)
 
 
-def test_a_listing_waits_for_coordinators_that_load_and_names_what_is_corrupt() -> None:
+def test_a_listing_is_refused_while_a_coordinator_loads_or_is_corrupt() -> None:
     async def story() -> None:
         async with world().broker() as broker:
             assert await TransactionalClient(broker, "a").init() is OK
@@ -284,7 +284,7 @@ class HeldStore(MemoryStore):
         return await super().put(*args, **options)
 
 
-def test_producers_are_told_when_what_they_appended_is_durable() -> None:
+def test_producers_are_listed_when_their_batches_are_durable() -> None:
     async def story() -> None:
         store = HeldStore()
         store.open.set()

@@ -70,7 +70,7 @@ def test_committed_records_are_seen_and_aborted_ones_are_not(version: int) -> No
 
 
 @both_versions
-def test_a_commit_is_one_slot_and_so_is_what_it_commits(version: int) -> None:
+def test_a_commit_of_many_partitions_is_one_slot(version: int) -> None:
     """Rule H3: prepare, markers and complete lie in one WAL object."""
 
     async def story() -> None:

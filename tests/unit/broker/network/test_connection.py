@@ -102,7 +102,7 @@ def test_nothing_is_served_behind_a_fetch() -> None:
     assert connection.next_request() is None
 
 
-def test_a_request_begins_when_what_it_may_show_is_done() -> None:
+def test_a_fetch_begins_when_earlier_produces_are_answered() -> None:
     connection = new_connection()
     feed(connection, produce_frame(1), produce_frame(2), fetch_frame(3))
     first, second = taken_by(connection), taken_by(connection)
@@ -142,7 +142,7 @@ def test_a_client_that_does_not_read_is_served_no_further() -> None:
     assert connection.wants_reading()
 
 
-def test_a_draining_connection_answers_what_it_serves_and_drops_the_rest() -> None:
+def test_a_draining_connection_answers_begun_requests_and_drops_the_rest() -> None:
     memory: RequestMemory[ServedConnection] = RequestMemory(-1)
     connection = new_connection(memory)
     feed(connection, heartbeat_frame(1), heartbeat_frame(2))

@@ -81,7 +81,7 @@ def test_problems_are_named() -> None:
     }
 
 
-def test_metrics_are_what_prometheus_reads() -> None:
+def test_prometheus_can_parse_the_metrics() -> None:
     with serving() as server:
         status, content_type, body = get(server, "/metrics")
     assert status == 200

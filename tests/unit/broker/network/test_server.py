@@ -40,7 +40,7 @@ async def counted_init(_b: Broker, request: InitProducerIdRequest, _c: RequestCo
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_pipelined_requests_are_answered_in_order_whatever_finishes_first(loop: str) -> None:
+def test_pipelined_requests_are_answered_in_order_although_the_first_is_slow(loop: str) -> None:
     async def story() -> None:
         release = asyncio.Event()
 
@@ -175,7 +175,7 @@ def test_an_answer_of_many_buffers_arrives_whole() -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_closing_finishes_what_is_being_served(loop: str) -> None:
+def test_closing_finishes_begun_requests(loop: str) -> None:
     async def story() -> None:
         begun, release = asyncio.Event(), asyncio.Event()
 
@@ -208,7 +208,9 @@ def test_closing_finishes_what_is_being_served(loop: str) -> None:
     run(story(), loop)
 
 
-def test_closing_ends_what_does_not_finish_in_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_disconnects_clients_whose_requests_do_not_finish_in_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story() -> None:
         begun = asyncio.Event()
 

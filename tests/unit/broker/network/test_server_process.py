@@ -106,7 +106,7 @@ def test_a_serving_broker_is_healthy(broker: BrokerProcess) -> None:
     assert json.loads(read(f"http://{broker.http}/healthz")) == {"healthy": True, "problems": []}
 
 
-def test_metrics_count_requests_records_and_what_the_store_was_asked(broker: BrokerProcess) -> None:
+def test_metrics_count_requests_records_and_store_operations(broker: BrokerProcess) -> None:
     before = values(broker.http)
     produce(broker.kafka, "measured", [b"x" * 1000], acks="all")
     assert consume(broker.kafka, "measured", 1) == [b"x" * 1000]

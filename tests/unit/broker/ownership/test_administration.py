@@ -130,7 +130,7 @@ async def described(one: OneBroker, *, fenced: bool = True) -> list[tuple[int, b
     return [(each.broker_id, each.is_fenced) for each in answer.brokers]
 
 
-def test_a_preferred_election_moves_what_brokers_have_beyond_their_share() -> None:
+def test_a_preferred_election_moves_partitions_beyond_a_brokers_share() -> None:
     here = world()
 
     async def story() -> None:

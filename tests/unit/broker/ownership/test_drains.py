@@ -189,7 +189,7 @@ def test_wrong_drains_are_refused_and_repeated_ones_are_not() -> None:
     run(story)
 
 
-def test_a_drain_gives_what_it_can_beside_many_damaged_partitions() -> None:
+def test_a_drain_gives_intact_partitions_beside_many_damaged_ones() -> None:
     """More of them than one plan has moves: they do not take the places of the others."""
     here = world()
 
@@ -208,7 +208,7 @@ def test_a_drain_gives_what_it_can_beside_many_damaged_partitions() -> None:
     run(story)
 
 
-def test_a_rebalance_moves_what_no_interval_and_no_tolerance_would_move() -> None:
+def test_a_rebalance_ignores_the_interval_and_the_tolerance() -> None:
     here = world(leader_imbalance_per_broker_percentage=100)
 
     async def story() -> None:

@@ -19,7 +19,7 @@ async def ask(one: OneBroker, raise_to: int = -1) -> ClusterFeaturesResponse:
     return await cluster_features(one.broker.services.cluster, request, one.context(0))
 
 
-def test_the_level_is_described_and_not_raised_above_what_brokers_have() -> None:
+def test_the_level_is_described_and_not_raised_above_the_versions_of_brokers() -> None:
     here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
 
     async def story() -> None:

@@ -51,7 +51,7 @@ def test_all_clients_of_a_user_share_its_quota_and_those_of_pairs_do_not() -> No
     assert quotas.of("bob", "two").produce_ms(10, 0.0) == 0
 
 
-def test_a_changed_quota_keeps_what_was_used() -> None:
+def test_a_changed_quota_counts_bytes_used_before() -> None:
     quotas = with_quotas({ALICE: {"producer_byte_rate": 100.0}})
     quotas.of("alice", "app").produce_ms(2000, 0.0)
     quotas.renew({ALICE: {"producer_byte_rate": 200.0}, BOB: {"producer_byte_rate": 1.0}})

@@ -62,7 +62,7 @@ def test_the_default_is_of_each_address_without_a_quota_of_its_own() -> None:
     assert opened(found, "::ffff:10.0.0.1", 100, 0.0) == 0
 
 
-def test_a_changed_quota_keeps_what_was_opened() -> None:
+def test_a_changed_quota_counts_connections_opened_before() -> None:
     found = rates(host=1)
     assert opened(found, HOST, 100, 0.0) == 10
     found.renew({QuotaEntity(ip=HOST): {"connection_creation_rate": 3.0}})

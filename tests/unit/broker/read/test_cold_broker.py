@@ -50,7 +50,7 @@ async def roll(one: OneBroker, topic_id: UUID, partition: int = 0) -> str:
     return key
 
 
-def test_brokers_serve_what_was_rolled_and_what_was_not_one_after_the_other() -> None:
+def test_successive_brokers_serve_rolled_and_unrolled_records() -> None:
     async def story() -> None:
         world = World(MemoryStore(SystemClock()))
         expected: list[tuple[int, bytes | None, int]] = []
@@ -108,7 +108,7 @@ def test_a_damaged_segment_fails_one_partition_and_is_counted() -> None:
     run(story)
 
 
-def test_the_codec_of_a_topic_holds_for_what_comes_from_segments() -> None:
+def test_the_codec_of_a_topic_holds_for_records_of_segments() -> None:
     async def story() -> None:
         async with World(MemoryStore(SystemClock())).broker() as one:
             topic_id = await one.create_topic(compression_type="zstd")

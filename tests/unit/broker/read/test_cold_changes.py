@@ -205,7 +205,7 @@ def test_a_damaged_segment_fails_its_own_records_and_is_named(
 
 
 @pytest.mark.parametrize("how", ["missing", "truncated", "altered data"])
-def test_a_damaged_table_log_fails_what_is_in_the_table_alone(how: str) -> None:
+def test_a_damaged_table_log_fails_records_of_the_table_alone(how: str) -> None:
     async def story() -> None:
         cold = await ColdLog(log_of(100)).write()
         await cold.roll(30)
@@ -220,7 +220,7 @@ def test_a_damaged_table_log_fails_what_is_in_the_table_alone(how: str) -> None:
     run(story())
 
 
-def test_a_table_that_ends_below_what_its_log_says_is_corrupt() -> None:
+def test_a_table_that_ends_below_table_next_is_corrupt() -> None:
     async def story() -> None:
         cold = await ColdLog(log_of(100)).write()
         await cold.roll(30)

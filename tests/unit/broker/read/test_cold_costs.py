@@ -102,7 +102,7 @@ def test_a_reader_in_leaps_is_not_read_ahead_of() -> None:
 
 
 @pytest.mark.usefixtures("groups_of_a_mib")
-def test_several_readers_of_a_partition_cost_what_one_costs() -> None:
+def test_several_readers_of_a_partition_cost_no_more_than_one() -> None:
     async def story() -> None:
         cold, slow = await slow_log(1000, 5000)
         groups = -(-1000 * 5000 // MIB)
@@ -127,7 +127,7 @@ def test_cached_reads_stay_within_their_memory() -> None:
     run(story())
 
 
-def test_without_memory_for_what_is_read_all_is_served_and_nothing_kept() -> None:
+def test_a_broker_without_caches_serves_all_records_and_keeps_none() -> None:
     async def story() -> None:
         cold, _ = await slow_log(100, 100, read_cache_bytes=0, index_cache_bytes=0)
         assert offsets(await cold.consume()) == list(range(100))

@@ -27,7 +27,7 @@ def target(partition: int, offset: int = 0) -> FetchTarget:
     return FetchTarget(("flights", partition), offset, 1000)
 
 
-def test_a_session_remembers_what_is_not_repeated() -> None:
+def test_a_session_remembers_partitions_that_a_request_does_not_repeat() -> None:
     cache = sessions()
     first = cache.plan(0, INITIAL_EPOCH, [target(0), target(1)], [], by_id=False, now=0)
     assert not first.incremental

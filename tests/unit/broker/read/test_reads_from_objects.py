@@ -53,7 +53,7 @@ def test_the_only_reader_of_a_small_partition_reads_little_of_the_others() -> No
     run(story())
 
 
-def test_readers_of_one_partition_each_share_what_is_read() -> None:
+def test_readers_of_one_partition_each_share_their_reads() -> None:
     async def story() -> None:
         log = await written(30, [128 * KIB] * 8)
         fetches = await asyncio.gather(*(log.read([number]) for number in range(8)))
@@ -65,7 +65,7 @@ def test_readers_of_one_partition_each_share_what_is_read() -> None:
     run(story())
 
 
-def test_a_latecomer_gets_what_was_read_for_others() -> None:
+def test_a_latecomer_gets_bytes_that_were_read_for_others() -> None:
     async def story() -> None:
         log = await written(20, [64 * KIB] * 4)
         await log.read([0, 1, 2])
@@ -95,7 +95,7 @@ def test_a_reader_waits_for_a_read_that_is_under_way() -> None:
     run(story())
 
 
-def test_a_reader_that_leaves_does_not_take_away_what_others_wait_for() -> None:
+def test_a_reader_that_leaves_does_not_cancel_a_read_that_others_wait_for() -> None:
     async def story() -> None:
         log = await written(1, [10 * KIB])
         log.store.open.clear()

@@ -127,7 +127,7 @@ def test_batches_that_are_merged_while_they_are_rolled_are_taken_up_once(
     run(story)
 
 
-def test_a_roll_goes_on_behind_what_another_has_rolled_meanwhile(
+def test_a_roll_goes_on_behind_records_that_another_has_rolled_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A reader finds it out first, in the midst of the roll."""

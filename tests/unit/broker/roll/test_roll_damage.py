@@ -67,7 +67,7 @@ def test_a_missing_wal_object_is_named() -> None:
     run(story)
 
 
-def test_a_corrupt_table_harms_no_other_topic_and_not_what_the_wal_has() -> None:
+def test_a_corrupt_table_harms_no_other_topic_and_no_record_of_the_wal() -> None:
     here = world()
 
     async def story() -> None:

@@ -131,7 +131,7 @@ def test_aborted_records_and_markers_are_left_out_and_offsets_kept(
     run(story)
 
 
-def test_an_open_transaction_holds_back_what_lies_behind_its_begin() -> None:
+def test_an_open_transaction_holds_back_records_behind_its_begin() -> None:
     here = world()
 
     async def story() -> None:

@@ -23,7 +23,7 @@ AWS_S3 = "s3://bucket/prefix?region=eu-central-1"
         (AWS_S3, BILLED_PUTS_A_SECOND),
     ],
 )
-def test_the_default_of_what_a_broker_spends_on_puts_is_that_of_its_store(
+def test_the_default_budget_of_puts_depends_on_the_store(
     url: str, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)

@@ -44,7 +44,7 @@ def test_every_default_is_a_value_that_the_setting_takes(setting) -> None:
 
 
 @pytest.mark.parametrize("setting", TOPIC_TABLE.values(), ids=lambda setting: setting.name)
-def test_a_topic_that_sets_nothing_has_its_default_whatever_the_synonyms_are(setting) -> None:
+def test_a_topic_without_settings_has_the_default_of_each(setting) -> None:
     assert effective_topic_config({}, BrokerSettings())[setting.name] == setting.default
 
 

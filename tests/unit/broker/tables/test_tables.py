@@ -136,7 +136,7 @@ def test_commits_to_one_topic_come_one_after_the_other() -> None:
     tell(story)
 
 
-def test_a_refused_commit_finds_what_another_broker_has_made_of_the_table() -> None:
+def test_a_refused_commit_learns_the_table_of_another_broker() -> None:
     """E1, E2."""
 
     async def story(world: World) -> None:

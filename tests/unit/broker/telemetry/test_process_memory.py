@@ -62,7 +62,7 @@ print(pyarrow.default_memory_pool().backend_name)
 """
 
 
-def test_so_does_what_arrow_itself_needs() -> None:
+def test_arrow_uses_the_system_allocator_in_the_server_command() -> None:
     variable = "ARROW_DEFAULT_MEMORY_POOL"
     environment = {name: value for name, value in os.environ.items() if name != variable}
 

@@ -87,7 +87,7 @@ async def open_topic(one: OneBroker, topic_id: TopicId, partitions: int) -> None
     await until_served(one, topic_id, *range(partitions))
 
 
-def test_a_copy_has_what_was_acknowledged_before_and_opens_without_a_lease() -> None:
+def test_a_copy_has_records_acknowledged_before_and_opens_without_a_lease() -> None:
     async def story() -> None:
         here, store = new_world(), new_store()
         async with here.broker(1) as first, here.broker(2) as second:
@@ -279,7 +279,7 @@ def test_targets_that_are_no_copy_of_this_bucket_are_refused_and_stay_as_they_ar
     run(story)
 
 
-def test_a_dry_run_tells_what_is_missing_and_writes_nothing() -> None:
+def test_a_dry_run_lists_missing_objects_and_writes_nothing() -> None:
     async def story() -> None:
         here, store = new_world(), new_store()
         async with here.broker(1) as first:

@@ -182,7 +182,7 @@ def test_a_transaction_during_an_atomic_view_is_in_everywhere_or_nowhere(
 @pytest.mark.slow
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda each: str(each.__name__))
 @pytest.mark.parametrize("interval", [1, 1000])
-def test_whatever_happens_between_any_two_requests_no_transaction_is_half_seen(
+def test_no_transaction_is_half_seen_when_the_broker_acts_between_any_two_requests(
     happening: Happening, interval: int
 ) -> None:
     at_every(1, happening, interval)

@@ -104,7 +104,7 @@ def test_a_remembering_bucket_shows_the_same_as_a_new_reader() -> None:
     run(story)
 
 
-def test_each_question_is_one_request_whatever_there_is() -> None:
+def test_each_look_for_changes_is_one_request() -> None:
     here = world()
     watched = WatchedStore(here.store)
     bucket = remembering(watched)

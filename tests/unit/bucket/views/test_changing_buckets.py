@@ -98,7 +98,7 @@ def test_a_view_survives_any_roll_checkpoint_and_restart_between_two_of_its_requ
     run(stories)
 
 
-def test_a_view_survives_the_deletion_of_what_was_rolled_meanwhile() -> None:
+def test_a_view_survives_the_deletion_of_slots_rolled_meanwhile() -> None:
     # As if the grace had passed between two requests: what was listed is gone (F4).
     async def story(step: int) -> int:
         here = world()

@@ -75,7 +75,7 @@ async def fetched_committed(broker: OneBroker) -> list[bytes]:
     return [each for each in found if each is not None]
 
 
-def test_a_view_beside_a_broker_and_after_its_death_says_what_the_broker_said() -> None:
+def test_a_view_agrees_with_a_broker_beside_it_and_after_its_death() -> None:
     here = world()
 
     async def story() -> None:

@@ -113,7 +113,7 @@ def test_a_late_batch_of_an_aborted_transaction_is_in_no_later_one_after_a_crash
     assert world.transaction.partitions == {P}
 
 
-def test_a_refusal_waits_until_what_it_rests_on_is_durable() -> None:
+def test_a_refusal_waits_until_its_reason_is_durable() -> None:
     world = TransactionWorld()
     old = world.begin()
     world.flushes = False

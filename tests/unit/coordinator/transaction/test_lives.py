@@ -65,7 +65,7 @@ def test_a_word_on_an_unknown_id_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_successor_asks_for_the_markers_of_what_was_decided(commit: bool) -> None:
+def test_a_successor_asks_for_the_markers_of_decided_transactions(commit: bool) -> None:
     world = TransactionWorld()
     producer = world.begin()
     world.add(producer, P, Q)
@@ -206,7 +206,7 @@ def test_a_transaction_is_described() -> None:
     )
 
 
-def test_a_description_is_of_what_is_durable() -> None:
+def test_a_description_waits_until_its_state_is_durable() -> None:
     world = TransactionWorld()
     producer = world.begin()
     world.flushes = False

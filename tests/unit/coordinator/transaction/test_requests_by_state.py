@@ -110,7 +110,7 @@ def test_where_it_is_said_to_differ_from_kafka_it_does(
 
 @pytest.mark.parametrize("version", [TV1, TV2])
 @pytest.mark.parametrize("state", STORED_STATES.values())
-def test_the_sweep_fences_and_aborts_what_is_ongoing_and_nothing_else(
+def test_the_sweep_fences_and_aborts_ongoing_transactions_and_no_others(
     state: TransactionState, version: int
 ) -> None:
     world = TransactionWorld()

@@ -108,7 +108,7 @@ async def stage(writer: Any, *batches: pa.RecordBatch) -> Any:
     return pickled(await asyncio.to_thread(staged, batches))
 
 
-def test_only_what_the_commit_names_is_written_and_once(sink_world: SinkWorld) -> None:
+def test_a_commit_writes_only_the_tasks_it_names_and_once(sink_world: SinkWorld) -> None:
     async def story(one: OneBroker) -> None:
         writer = await sink_world.batch_writer(0)
         first = await stage(writer, rows(0, b"a", b"b"), rows(1, b"c"))

@@ -88,7 +88,7 @@ async def one_more(broker: OneBroker, store: ObjectStore) -> None:
     await broker.produce(batch(b"more"))
 
 
-def test_a_stream_reads_what_is_committed_and_waits_for_more(spark_world: SparkWorld) -> None:
+def test_a_stream_reads_committed_records_and_waits_for_more(spark_world: SparkWorld) -> None:
     spark_world.tell(topic_of(2))
     query = Query(spark_world)
     assert query.trigger() == []
@@ -150,7 +150,7 @@ def test_an_idle_stream_costs_a_request_a_second(spark_world: SparkWorld, tail: 
 
 
 @pytest.mark.parametrize("tail", [True, False])
-def test_an_idle_stream_hears_of_what_is_new(spark_world: SparkWorld, tail: bool) -> None:
+def test_an_idle_stream_hears_of_new_records(spark_world: SparkWorld, tail: bool) -> None:
     spark_world.tell(topic_of(1))
     query = Query(spark_world, includeTail=tail)
     query.trigger()
@@ -200,7 +200,9 @@ def test_the_first_batch_is_empty_so_that_a_repeated_one_misses_nothing(
     assert query.trigger() == [b"more"]
 
 
-def test_available_now_reads_to_what_was_there_and_no_further(spark_world: SparkWorld) -> None:
+def test_available_now_reads_to_the_end_at_its_start_and_no_further(
+    spark_world: SparkWorld,
+) -> None:
     spark_world.tell(topic_of(5))
     query = Query(spark_world, maxOffsetsPerTrigger=2, minOffsetsPerTrigger=2)
     query.reader.prepareForTriggerAvailableNow()

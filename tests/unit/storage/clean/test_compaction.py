@@ -72,7 +72,7 @@ def test_a_segment_may_be_clean_in_part() -> None:
     assert dirty_log(log, POLICY, 18, 9_000) == DirtyLog(18, 30, 800, 1200, 1_000)
 
 
-def test_the_first_young_segment_ends_what_is_compacted() -> None:
+def test_the_first_young_segment_ends_the_dirty_log() -> None:
     policy = POLICY._replace(min_compaction_lag_ms=HOUR)
     now_ms = 10 * HOUR
     log = [stored(0, 9), stored(10, 19, latest=now_ms - HOUR), stored(20, 29)]
@@ -88,7 +88,7 @@ def test_the_first_young_segment_ends_what_is_compacted() -> None:
     assert dirty_log(log, policy, 0, now_ms) is None
 
 
-def test_a_round_is_due_by_the_ratio_or_by_the_age_of_what_is_dirty() -> None:
+def test_a_round_is_due_by_the_dirty_ratio_or_by_the_dirty_age() -> None:
     half = DirtyLog(10, 20, 500, 500, 1_000)
     assert not half.is_due(POLICY, 9_000)
     assert half.is_due(POLICY._replace(min_cleanable_dirty_ratio=0.49), 9_000)
@@ -154,7 +154,7 @@ def test_a_tombstone_is_not_kept_longer_because_younger_ones_join_it() -> None:
     run(story())
 
 
-def test_a_merge_keeps_what_is_known_of_tombstones() -> None:
+def test_a_merge_keeps_the_expiry_times_of_tombstones() -> None:
     async def story() -> None:
         log = KeyedLog()
         for number in range(MERGED_SEGMENTS_MIN):
@@ -291,7 +291,7 @@ def test_the_latest_offset_of_each_key_is_known() -> None:
     assert len(keys) == 4
 
 
-def test_keys_fill_memory_by_what_is_known_of_them_not_by_how_often_they_come() -> None:
+def test_memory_of_keys_grows_by_distinct_keys_not_by_repetitions() -> None:
     keys = KeyOffsets()
     same = pa.array([b"key" * 10] * 100, pa.binary())
     for _ in range(10):

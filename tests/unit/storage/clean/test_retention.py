@@ -48,7 +48,7 @@ def test_a_run_that_is_old_waits_for_those_before_it() -> None:
     assert start(RetentionPolicy(1_000, -1), 6_001) == 30
 
 
-def test_the_log_begins_at_the_base_of_what_is_kept_or_behind_all() -> None:
+def test_the_log_begins_at_the_base_of_the_first_kept_run_or_behind_all() -> None:
     runs = RUNS[:2]
     policy = RetentionPolicy(1_000, -1)
     assert log_start_after(RUNS, RetentionPolicy(4_500, -1), 0, 1000, 9_600) == 30

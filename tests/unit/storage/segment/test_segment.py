@@ -436,7 +436,7 @@ def test_the_page_on_the_format_names_the_columns_and_the_descriptions_fields() 
 
 
 @pytest.mark.usefixtures("small_groups")
-def test_a_seal_is_what_the_page_on_the_format_says() -> None:
+def test_a_seal_agrees_with_the_page_on_the_format() -> None:
     data = data_of(written([some_rows(0, 250)], 0, 500))
     footer_length = struct.unpack("<I", data[-8:-4])[0] + 8
     footer, rest = data[-footer_length:], data[:-footer_length]

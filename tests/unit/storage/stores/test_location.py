@@ -174,7 +174,7 @@ def test_aws_itself_needs_no_options() -> None:
     assert address.url == "s3://bucket"
 
 
-def test_the_environment_and_the_profile_fill_in_what_the_url_leaves_open(
+def test_the_environment_and_the_profile_fill_the_gaps_of_a_url(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "config").write_text(
@@ -243,7 +243,7 @@ def test_a_profile_s_credentials_are_used(
 # --- readers ---
 
 
-def test_a_reader_opens_what_a_store_is(tmp_path: Path) -> None:
+def test_a_reader_opens_the_url_of_a_store(tmp_path: Path) -> None:
     round_trip(opened(tmp_path.as_uri()))
     reader = open_reader(tmp_path.as_uri(), SystemClock(), SeededEntropy(1))
 

@@ -51,7 +51,7 @@ def test_an_entry_is_read_as_it_was_meant(commit: Any) -> None:
     assert writer_id_of(KEY, data) == commit.writer_id
 
 
-def test_a_commit_says_where_each_partition_ends_and_what_was_new() -> None:
+def test_a_commit_tells_the_end_of_each_partition_and_its_new_data() -> None:
     found = actions(encode_commit(LARGE))
     assert [line["txn"] for line in found if "txn" in line] == [
         {"appId": "partition=0", "version": 300},

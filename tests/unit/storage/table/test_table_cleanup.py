@@ -15,7 +15,7 @@ from tidelog.storage.stores.faulty import FaultRates, FaultyStore
 from tidelog.storage.table.table_state import CommitRefusal
 
 
-def test_only_what_a_checkpoint_older_than_the_grace_replaces_is_deleted() -> None:
+def test_only_files_replaced_by_a_checkpoint_older_than_the_grace_are_deleted() -> None:
     async def story(world: World) -> None:
         log = await world.open()
         assert await log.clean_up() == 0

@@ -172,7 +172,7 @@ def test_engines_read_the_same_rows_as_we_do(bucket: Bucket, reader: Reader) -> 
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_engines_read_from_a_checkpoint_when_what_was_before_is_gone(
+def test_engines_read_from_a_checkpoint_when_earlier_versions_are_gone(
     bucket: Bucket, reader: Reader
 ) -> None:
     async def story() -> None:

@@ -85,7 +85,7 @@ def test_segments_without_an_advance_are_refused() -> None:
     assert "does not advance" in reason(three(), change)
 
 
-def test_only_what_is_there_can_be_removed() -> None:
+def test_only_segments_of_the_table_can_be_removed() -> None:
     state = three()
     removal = PartitionChange(partition=0, removed=(A.name,))
     state.apply("key", 3, commit_of(removal))

@@ -106,7 +106,7 @@ def test_batches_and_their_rows_are_as_they_were() -> None:
     assert copied == entries
 
 
-def test_an_index_that_does_not_list_what_is_copied_is_named() -> None:
+def test_an_index_that_does_not_list_a_copied_extent_is_named() -> None:
     slots = three_slots()
     (extent, *_) = extents_in(slots, A)
     index = check_body(slots[1].key, slots[1].data)

@@ -147,7 +147,7 @@ def test_extents_that_are_moved_together_become_one() -> None:
     assert extents == Extents([THREE[0], moved, extent(21, 22, 10, "d")])
 
 
-def test_of_what_is_moved_some_may_be_dropped_already() -> None:
+def test_extents_are_relocated_although_some_are_dropped_already() -> None:
     moved = Extent(5, 20, 50, "m", 64, 99)
     extents = Extents(THREE)
     extents.drop_below(10)

@@ -310,7 +310,7 @@ def test_open_transactions_and_the_aborted_index_survive_a_change_of_owner() -> 
     assert partition.log.last_stable_offset == 4
 
 
-def test_the_aborted_index_forgets_what_the_table_holds() -> None:
+def test_the_aborted_index_forgets_transactions_of_the_table() -> None:
     partition = Partition()
     partition.send(A, ordinal=1)
     partition.end(A, 1, commit=False)

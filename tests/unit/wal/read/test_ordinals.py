@@ -24,7 +24,7 @@ def test_the_index_of_the_object_says_the_ordinals() -> None:
     assert extent_ordinals(EXTENT, PLACES, IN_TRANSACTION, KNOWN).tolist() == [7, 8, 9]
 
 
-def test_a_batch_outside_of_transactions_has_none_whatever_the_index_says() -> None:
+def test_a_batch_outside_of_transactions_has_no_ordinal_despite_the_index() -> None:
     attributes = np.array([TRANSACTIONAL_FLAG, 0, TRANSACTIONAL_FLAG])
     found = extent_ordinals(EXTENT, PLACES, attributes, KNOWN).tolist()
     assert found == [7, NO_ORDINAL, 9]

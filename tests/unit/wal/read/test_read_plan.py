@@ -53,7 +53,7 @@ class Reader:
         return sum(e - s for ranges in self.held.values() for s, e in ranges)
 
 
-def test_the_first_reader_of_an_object_gets_what_it_wants() -> None:
+def test_the_first_reader_of_an_object_reads_its_extent_alone() -> None:
     assert Reader().read(extent(3)) == [PlannedRead(KEY, 100 + 3 * SLICE, 100 + 4 * SLICE)]
 
 
@@ -67,7 +67,7 @@ def test_neighbours_are_read_together_and_distant_ones_apart() -> None:
     ]
 
 
-def test_reader_after_reader_doubles_what_is_read() -> None:
+def test_successive_readers_of_an_object_double_their_reads() -> None:
     reader = Reader()
     for number in range(16):
         reader.read(extent(number))
@@ -75,7 +75,7 @@ def test_reader_after_reader_doubles_what_is_read() -> None:
     assert reader.bytes_read <= OBJECT
 
 
-def test_in_whatever_order_they_come() -> None:
+def test_readers_in_any_order_need_few_reads_of_an_object() -> None:
     reader = Reader()
     for number in (9, 2, 14, 0, 5, 12, 7, 1, 15, 3, 11, 4, 8, 6, 13, 10):
         reader.read(extent(number))
@@ -123,7 +123,7 @@ def test_another_wal_says_nothing() -> None:
     assert planned.end - planned.start == SLICE
 
 
-def test_widening_keeps_to_its_limit_and_off_what_is_held() -> None:
+def test_widening_keeps_to_its_limit_and_off_held_bytes() -> None:
     reader = Reader()
     reader.read(*(extent(number, "wal/0-1/3") for number in range(16)))
     (planned,) = reader.read(extent(3, "wal/0-1/4"), widened_max=MIB)

@@ -160,7 +160,7 @@ def test_barriers_lie_ahead_of_a_writer_that_is_alive() -> None:
     story(tell)
 
 
-def test_a_zombie_that_writes_on_is_stopped_and_what_it_acknowledged_counts() -> None:
+def test_a_zombie_that_writes_on_is_stopped_and_its_acknowledged_records_count() -> None:
     async def tell(world: World) -> None:
         images = (await world.recover(VICTIM)).images
         broker = Broker(world, 1, images)

@@ -67,7 +67,7 @@ def test_a_slot_that_is_gone_or_broken_harms_the_partitions_with_entries_in_it(
     story(tell)
 
 
-def test_the_first_slot_behind_a_checkpoint_belongs_to_what_is_replayed() -> None:
+def test_recovery_needs_the_first_slot_behind_a_checkpoint() -> None:
     async def tell(world: World) -> None:
         async with life(world) as broker:
             await broker.checkpointer.checkpoint()

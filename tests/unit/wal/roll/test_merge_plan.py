@@ -73,7 +73,7 @@ def test_full_objects_are_worth_their_number() -> None:
     assert plan(log_of(*((key, 300_000) for key in "abcdefgh"))) is None
 
 
-def test_a_merged_extent_is_no_larger_than_what_is_read_at_a_time() -> None:
+def test_a_merged_extent_is_no_larger_than_one_read() -> None:
     limits = replace(LIMITS, bytes_max=64 * MERGED_EXTENT_BYTES)
     half = MERGED_EXTENT_BYTES // 2
     found = plan(log_of(*((key, half) for key in "abcdefgh")), limits=limits)

@@ -39,7 +39,7 @@ def faulty(*faults: StoreFault) -> Callable[[MemoryStore, SimulatedClock], Objec
 # Groups.
 
 
-def test_the_first_batch_does_not_wait_and_takes_along_what_is_ready_with_it() -> None:
+def test_the_first_batch_does_not_wait_and_takes_ready_batches_along() -> None:
     async def tell(desk: Desk) -> None:
         desk.gate.open()
         async with desk.running():
@@ -189,7 +189,7 @@ def test_all_that_was_added_so_far_can_be_waited_for() -> None:
     story(tell)
 
 
-def test_beginning_a_slot_parts_what_was_added_from_what_comes() -> None:
+def test_a_begun_slot_parts_earlier_entries_from_later_ones() -> None:
     async def tell(desk: Desk) -> None:
         async with desk.running():
             assert desk.writer.begin_slot() == 0

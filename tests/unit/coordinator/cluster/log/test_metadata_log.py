@@ -136,7 +136,7 @@ def test_a_refusal_rests_on_the_newest_state() -> None:
     simulate(story)
 
 
-def test_a_change_that_is_overtaken_is_made_anew_on_what_came_first() -> None:
+def test_a_change_that_is_overtaken_is_made_anew_on_the_first_one() -> None:
     async def story(world: World) -> None:
         brokers = [await world.broker(n, world.process(f"p{n}")) for n in range(1, 4)]
         seen: list[int] = []
@@ -348,7 +348,7 @@ def test_following_survives_passing_faults_and_ends_with_the_view() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_the_store_does_all_see_one_history(seed: int) -> None:
+def test_all_brokers_see_one_history_over_a_faulty_store(seed: int) -> None:
     """Five writers, lost and late answers, crashes: each acknowledged change is there once."""
 
     async def story(world: World) -> None:

@@ -155,7 +155,7 @@ def test_a_watcher_without_deaths_reads_three_leases_a_heartbeat() -> None:
 # --- one death ---
 
 
-def test_a_silent_broker_is_fenced_once_with_what_its_lease_told() -> None:
+def test_a_silent_broker_is_fenced_once_with_the_durable_end_of_its_lease() -> None:
     stage = Stage(cluster(1, 2, 3), me=1)
     stage.run(20)
     stage.silence(2)

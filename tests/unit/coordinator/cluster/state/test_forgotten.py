@@ -158,7 +158,7 @@ def test_a_forgotten_incarnation_counts_as_retired() -> None:
     assert state.tenures(flights(0)) == before.tenures(flights(0))
 
 
-def test_only_what_registers_behind_the_end_is_no_retired_incarnation() -> None:
+def test_an_unknown_epoch_counts_as_retired_up_to_the_end_of_the_log() -> None:
     """An epoch at or below the log's end that it does not know was retired and is forgotten."""
     state = forgotten()
     for epoch in range(state.sequence + 3):

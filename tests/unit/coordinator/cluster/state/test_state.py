@@ -403,7 +403,7 @@ def test_a_tenure_that_never_opened_stays_between_the_others() -> None:
     assert [t.incarnation.epoch for t in state.tenures(flights(1))] == [2, 6]
 
 
-def test_a_topic_grows_and_its_partitions_keep_what_they_have() -> None:
+def test_a_topic_grows_and_its_old_partitions_keep_their_tenures() -> None:
     state = after(moved(), 1, PartitionsCreated(FLIGHTS, (Epoch(2), Epoch(1))))
     assert state.topics[FLIGHTS].partition_count == 5
     assert state.tenures(flights(0)) == moved().tenures(flights(0))

@@ -110,7 +110,7 @@ def test_groups_of_the_classic_protocol_do_not_check_the_fetching_member(
 # Deletion and expiry.
 
 
-def test_offsets_of_what_members_subscribe_to_are_not_deleted(world: ConsumerWorld) -> None:
+def test_offsets_of_subscribed_topics_are_not_deleted(world: ConsumerWorld) -> None:
     world.create(flights=1)
     client = world.consumer("m", names=["t"], regex="fl.*")
     for topic in ("t", "u", "flights"):
@@ -125,7 +125,7 @@ def test_offsets_of_what_members_subscribe_to_are_not_deleted(world: ConsumerWor
     assert (world.committed("t"), world.committed("u"), world.committed("flights")) == (5, None, 5)
 
 
-def test_offsets_of_what_members_do_not_subscribe_to_expire(world: ConsumerWorld) -> None:
+def test_offsets_of_unsubscribed_topics_expire(world: ConsumerWorld) -> None:
     client = world.consumer("m")
     world.commit(5, "m", client.epoch, topic="t")
     world.commit(5, "m", client.epoch, topic="u")

@@ -6,7 +6,7 @@ from tests.unit.coordinator.group.consumer_world import SESSION_MS, ConsumerWorl
 from tidelog.protocol.error_codes import ErrorCode
 
 
-def test_a_static_member_goes_away_and_comes_back_to_what_it_had(world: ConsumerWorld) -> None:
+def test_a_static_member_goes_away_and_comes_back_to_its_partitions(world: ConsumerWorld) -> None:
     first, second = world.consumer("a", instance_id="i"), world.consumer("b")
     world.settle(first, second)
     assert first.go_away().member_epoch == -2

@@ -237,7 +237,7 @@ def test_pending_offsets_count_until_their_transaction_ends() -> None:
     assert world.commit_in_transaction(1, topic="t9") is NONE
 
 
-def test_coordinators_share_what_a_broker_may_hold() -> None:
+def test_coordinators_share_the_limits_of_a_broker() -> None:
     shared = budgets(groups=2)
     one, other = GroupWorld(budgets=shared), GroupWorld(budgets=shared)
     assert one.commit(1, group_id="a") is NONE
@@ -284,7 +284,7 @@ def test_removed_groups_and_offsets_release_their_memory() -> None:
     assert _held(world) == (0, 0)
 
 
-def test_a_member_that_leaves_gives_back_what_it_took() -> None:
+def test_a_member_that_leaves_gives_its_memory_back() -> None:
     world = GroupWorld(budgets=budgets())
     world.preparing()
     alone = _held(world)

@@ -72,7 +72,7 @@ def test_a_lookup_that_is_lost_is_asked_for_again(world: ConsumerWorld) -> None:
     assert client.has("flights") == [0]
 
 
-def test_a_successor_leaves_members_what_they_have_until_it_knows_what_expressions_name(
+def test_members_keep_their_partitions_until_a_successor_has_resolved_expressions(
     world: ConsumerWorld,
 ) -> None:
     world.create(flights=2)
@@ -91,7 +91,7 @@ def test_a_successor_leaves_members_what_they_have_until_it_knows_what_expressio
     assert (first.owned, second.owned, first.epoch) == before
 
 
-def test_a_member_comes_before_a_successor_knows_what_expressions_name(
+def test_a_member_joins_before_a_successor_has_resolved_expressions(
     world: ConsumerWorld,
 ) -> None:
     """It is in the group, with nothing to consume until then."""

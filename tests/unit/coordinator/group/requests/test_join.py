@@ -348,7 +348,7 @@ def test_a_repeated_join_ends_the_waiting_first_one() -> None:
 # The vote.
 
 
-def test_each_member_votes_for_the_first_of_what_all_support() -> None:
+def test_each_member_votes_for_its_first_protocol_that_all_support() -> None:
     world = GroupWorld()
     tokens = [
         world.join(protocols=protocols("sticky", "range", "roundrobin")),

@@ -318,7 +318,7 @@ def test_a_group_that_lost_its_members_keeps_its_offsets_from_then_on() -> None:
     assert world.log[-1] == GroupRemoved(GROUP)
 
 
-def test_a_group_with_members_loses_offsets_only_of_what_it_no_longer_consumes() -> None:
+def test_a_group_with_members_loses_only_offsets_of_topics_it_no_longer_consumes() -> None:
     world = GroupWorld()
     world.commit(5, topic="t")
     world.commit(6, topic="u")

@@ -108,7 +108,7 @@ def test_topics_that_are_for_it_no_more_and_new_ones() -> None:
     ("owned", "expected"),
     [(None, False), ({}, True), (on(0), True), (on(0, 1), True), (on(2), False)],
 )
-def test_whether_a_member_has_only_what_it_was_given(
+def test_a_member_is_within_its_assignment_if_it_owns_no_other_partition(
     owned: Assignment | None, expected: bool
 ) -> None:
     assert is_within(owned, on(0, 1)) is expected

@@ -144,7 +144,7 @@ def test_the_last_of_a_transaction_counts() -> None:
     assert world.committed() == 7
 
 
-def test_a_marker_ends_what_its_producer_holds_in_all_groups_and_nothing_else() -> None:
+def test_a_marker_ends_pending_offsets_of_its_producer_in_all_groups_and_no_others() -> None:
     world = GroupWorld()
     for group_id in ("a", "b"):
         world.commit_in_transaction(3, group_id=group_id, topic="t")

@@ -88,7 +88,7 @@ def test_a_store_without_lifecycle_rules_is_good_enough() -> None:
     assert "no lifecycle here" in created.upload_rule
 
 
-def test_creating_says_what_stands_in_the_way() -> None:
+def test_a_failed_creation_of_a_bucket_names_the_cause() -> None:
     (port,) = free_ports(1)
     credentials = "access_key_id=K&secret_access_key=s3cr3t"
     with pytest.raises(Unreachable, match="cannot create the bucket"):

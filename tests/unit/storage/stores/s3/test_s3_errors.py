@@ -117,7 +117,7 @@ ANY = [None, CREATE, MATCH]
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, Answer | Break | Hang) else None,
 )
-def test_a_put_says_what_happened_to_the_data(
+def test_a_failed_put_tells_its_outcome(
     conditions: list[Condition | None], act: Act, expected: type[StoreError], says: str
 ) -> None:
     for condition in conditions:
@@ -188,7 +188,7 @@ def test_a_body_that_breaks_off_is_no_object() -> None:
         (Break(), StoreOutcomeUnknown),
     ],
 )
-def test_a_delete_says_what_happened(act: Act, expected: type) -> None:
+def test_a_delete_tells_its_outcome(act: Act, expected: type) -> None:
     outcome, requests = ask([act, answer(204)], lambda store: store.delete("log/7"))
     assert type(outcome) is expected
     assert requests[0].startswith("DELETE /bucket/prefix/log/7 HTTP/1.1")
@@ -219,7 +219,7 @@ def some_failed(*codes: str) -> Act:
         (Break(), StoreOutcomeUnknown),
     ],
 )
-def test_many_are_deleted_in_one_request_that_says_what_happened(act: Act, expected: type) -> None:
+def test_one_request_deletes_many_objects_and_tells_the_outcome(act: Act, expected: type) -> None:
     outcome, requests = ask([act, some_failed()], lambda store: store.delete("log/7", "log/8"))
     assert type(outcome) is expected, outcome
     assert requests[0].startswith("POST /bucket?delete HTTP/1.1")
