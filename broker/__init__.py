@@ -1,7 +1,8 @@
 """The Kafka protocol server.
 
 The modules here are one incarnation's life: `startup.py` assembles a broker, `broker.py` runs it,
-`maintenance.py` runs upkeep, `shutdown.py` ends it. A change of one subject belongs in a room:
+`maintenance.py` has its background tasks, and `shutdown.py` ends it. A change of one subject
+belongs in a room:
 
 - a request: `network/` (sockets), `dispatch/` (order, routes), `handlers/` (answers);
 - records: `append/`, `read/`, `partitions/`;

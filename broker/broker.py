@@ -1,9 +1,9 @@
 """The life of one broker incarnation: start it (`startup`), serve, end it (`shutdown`).
 
-Every failure that makes the outcome of an append unknown ends `run` with the reason, and so does
-every sign that another incarnation has superseded this one. A new incarnation starts from the
-bucket. A polite stop finishes requests, flushes the WAL, writes a checkpoint and fences the
-incarnation. Then a successor on any machine need not wait for the lease.
+If the outcome of an append is unknown, `run` ends with the reason. It also ends at any sign that
+another incarnation has superseded this one. A new incarnation starts from the bucket. A polite stop
+finishes requests, flushes the WAL, writes a checkpoint and fences the incarnation. Then a successor
+on any machine need not wait for the lease.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Broker:
         return running.health.faults()
 
     def stop(self) -> None:
-        """End politely: `run` returns when everything accepted is durable."""
+        """End politely: `run` returns when all accepted records are durable."""
         self._stopping.set()
 
     def reload_certificates(self) -> None:
@@ -72,7 +72,7 @@ class Broker:
             self.ready.set()
 
     async def _cancel_start_on_stop(self, serving: asyncio.Task[None]) -> None:
-        """Cancel the start: before the first acknowledgement no fencing is needed."""
+        """End a start that was stopped: it has acknowledged nothing, so it needs no fence."""
         await self._stopping.wait()
         if self._running is None:
             serving.cancel()

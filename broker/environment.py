@@ -23,8 +23,7 @@ class BrokerEnvironment:
     offload: Offload
     """Runs work that producers wait for."""
     background: Offload
-    """Runs work that takes tens of milliseconds: it reads segments and searches batches for a
-    time."""
+    """Runs work of tens of milliseconds: reads of segments, searches of batches for a timestamp."""
     rolling: Offload
     """Runs rolls, which may keep a worker busy all the time."""
     cleaning: Offload

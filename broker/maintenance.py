@@ -51,15 +51,15 @@ class Maintenance:
     forgetting: Forgetting
 
     async def open_inherited(self) -> NoReturn:
-        """Open partitions that are taken over, until cancelled. It must end before the WAL."""
+        """Open partitions that are taken over, until cancelled. Cancel it before the WAL closes."""
         await self.inherited.run()
 
     async def merge(self) -> NoReturn:
-        """Merge WAL objects, until cancelled. It must end before the WAL."""
+        """Merge WAL objects, until cancelled. Cancel it before the WAL closes."""
         await self.merger.run()
 
     async def collect(self) -> None:
-        """Delete unreachable objects, until cancelled."""
+        """Delete needless objects, until cancelled."""
         try:
             await self.marks.load()
         except StoreError as error:

@@ -17,19 +17,19 @@ from tidelog.identifiers import Incarnation
 
 
 class ReportedProgress:
-    """The WAL's progress for the lease and the watcher: empty until the WAL is open."""
+    """The WAL's progress for the lease and its watcher; there is none until the WAL is open."""
 
     def __init__(self) -> None:
         self._progress: Callable[[], WalProgress] = lambda: NO_PROGRESS
         self._uploads: Callable[[], Uploads] = lambda: NO_UPLOADS
 
     def follow(self, progress: Callable[[], WalProgress], uploads: Callable[[], Uploads]) -> None:
-        """Report these from now on."""
+        """Report the values of these functions from now on."""
         self._progress = progress
         self._uploads = uploads
 
     def now(self) -> WalProgress:
-        """The progress for the next renewal."""
+        """The progress for the lease's next renewal."""
         return self._progress()
 
     def uploads(self) -> Uploads:

@@ -1,9 +1,10 @@
 """A cluster that a process has opened, and how its broker joins: the first steps of a start.
 
 1. Probe the store and open the metadata log (an empty prefix becomes a cluster).
-2. Take the address, so that it is known. Connections are refused until the broker is ready.
-3. Register (B1) in the entry that fences the previous incarnation of this id, once that is dead;
-   fence other brokers whose processes have certainly ended. A death leaves a registered incarnation
+2. Bind the listeners, so that their addresses are known. Connections are refused until the broker
+   is ready.
+3. Register (B1) in the entry that fences the previous incarnation of this id, once that is dead.
+   Fence other brokers whose processes have certainly ended. A death leaves a registered incarnation
    without a WAL; the other brokers and the next start fence it like any other.
 4. Take over each fenced incarnation that is not retired (C4): seal its WAL, retire it. Any broker
    may repeat each step.
@@ -124,7 +125,7 @@ async def open_cluster(
 def _open_quotas(
     metrics: BrokerMetrics, metadata: MetadataLog, settings: LiveSettings
 ) -> tuple[ClientQuotas, ConnectionRates]:
-    """The quotas of clients and of addresses. They follow the metadata log."""
+    """The quotas of clients and of addresses, which follow the metadata log."""
     counts = QuotaMetrics()
     metrics.registry.register(CountsCollector(counts))
     quotas, rates = ClientQuotas(settings.now, counts), ConnectionRates(settings.now)

@@ -16,14 +16,14 @@ class BrokerOptions:
 
     settings: BrokerSettings
     broker_id: BrokerId | None
-    """None: the lowest free one."""
+    """None: the lowest free id."""
     listen: tuple[str, int] | None
-    """The only listener's address, unless `listeners` is set. None: the first free port on loopback
-    from Kafka's on."""
+    """The only listener's address, unless `listeners` is set. None: the first free port on
+    loopback, from Kafka's default port on."""
     advertise: tuple[str, int] | None = None
     """The address for clients; None: the listening address."""
     own_host: str = ""
-    """The machine's name, which clients of a listener on all interfaces are told."""
+    """The machine's name: the address for clients of a listener on all interfaces."""
     process: ProcessIdentity
     is_running: Callable[[ProcessIdentity], bool | None]
     """Whether a process runs; None if this machine cannot tell."""

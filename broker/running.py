@@ -83,11 +83,11 @@ class RunningTasks:
     """The tasks of a running broker, in the order of their ends."""
 
     appending: tuple[asyncio.Task[Any], ...]
-    """These append to the WAL or to the metadata log: they end before the last checkpoint."""
+    """Tasks that append to the WAL or to the metadata log. They end before the last checkpoint."""
     wal: asyncio.Task[None]
     """Ends by itself when the WAL is closed."""
     background: tuple[asyncio.Task[Any], ...]
-    """These end last."""
+    """The other tasks, which end last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """A polite end: give the partitions to other brokers, finish requests, flush the WAL, write a
 checkpoint, fence the own incarnation.
 
-The WAL's flush keeps all accepted records. The other steps only help the successor: a death before
-or within such a step leaves the successor more to read, or makes it wait for the lease. A step that
-fails does the same; the broker logs it and continues.
+The WAL's flush keeps all accepted records. The other steps only help the successor. If the process
+dies before or within such a step, the successor reads more, or waits for the lease. A step that
+fails has the same effect; the broker logs it and continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidelog.wal.write.checkpoint import Checkpointer
 logger = logging.getLogger(__name__)
 
 DRAINED_AT_ONCE_MAX = 256
-"""Few partitions are on their way at a time; those of coordinators go first."""
+"""Partitions that are given at a time: few, so that those of coordinators go first."""
 
 
 async def shut_down(running: RunningBroker) -> None:
@@ -58,7 +58,7 @@ async def shut_down(running: RunningBroker) -> None:
 
 
 async def drain(running: RunningBroker, timeout_ms: int) -> None:
-    """Give all partitions to the other live brokers. Without it, they go on after a takeover."""
+    """Give all partitions to the other live brokers, which would else have to take them over."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             # Other brokers may give partitions to this one until it has fenced itself.

@@ -65,7 +65,7 @@ async def startup(
 ) -> RunningBroker:
     """Steps 3 to 6. The broker accepts connections when this returns.
 
-    `tasks` gets the broker's tasks; some of them run during the start already. `closing` closes the
+    `tasks` gets the broker's tasks; some of them run already during the start. `closing` closes the
     open parts after the tasks have ended.
     """
     membership = await join(opened)
@@ -105,7 +105,7 @@ async def startup(
 
 
 def _watch_keys(opened: OpenedCluster, tasks: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
-    """The tasks that take new certificates and new keys of tokens' issuers."""
+    """Start the tasks that load new certificates and new keys of tokens' issuers."""
     interval_ms = opened.settings.now().integer("ssl.files.check.interval.ms")
     watch = opened.listeners.watch_certificates(opened.environment.clock, interval_ms)
     keys = [tasks.create_task(each.run()) for each in opened.listeners.keys]
@@ -301,7 +301,7 @@ def _coordinate(
         "Decided transactions whose markers some partition lacks; the broker tries again.",
         lambda: coordinators.markers_unwritten,
     )
-    # After the partitions' subscription: a coordinator needs its partitions to be there.
+    # After the partitions have subscribed: a coordinator needs its partitions to exist.
     opened.metadata.subscribe(lambda _, records: coordinators.follow(records))
     recovery.subscribe(lambda _: coordinators.follow_leadership())
     producer_ids = ProducerIds(opened.metadata, membership.incarnation)
@@ -316,7 +316,7 @@ def _own(
     peers: Peers,
     closing: AsyncExitStack,
 ) -> Ownership:
-    """The parts that give partitions to other brokers, and watch them."""
+    """The parts that give partitions to other brokers and watch those brokers."""
     ownership = new_ownership(
         opened.environment,
         opened.settings.now,

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 PAUSE_SECONDS_FIRST = 1.0
 PAUSE_SECONDS_MAX = 60.0
 STOPPED_SECONDS = 300.0
-"""How long a partition with a corrupt object is not retried."""
+"""The time until a partition with a corrupt object is retried."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class RollQueue:
         return max(0.0, self._next_look - self._clock.monotonic())
 
     def note(self, place: TopicPartition) -> None:
-        """Enter a partition of which records have become durable."""
+        """Enter a partition whose records have become durable."""
         if place not in self._since:
             self._since[place] = self._clock.monotonic()
         if not self._has_news:
@@ -113,7 +113,7 @@ class RollQueue:
     # Planning.
 
     def begin_look(self) -> list[TopicPartition]:
-        """The partitions to examine; those that are noted from now on belong to the next look."""
+        """The partitions to examine. Partitions noted from now on belong to the next look."""
         self._has_news = False
         self._next_look = None
         return list(self._since)
@@ -123,7 +123,7 @@ class RollQueue:
     ) -> Backlog | None:
         """The records of a partition that could be rolled now.
 
-        `config` is of its topic, which may ask for less.
+        `config`: the topic's settings, which may lower both limits.
         """
         partition = self._partitions.get(place)
         if partition is None or partition.fault is not None:
@@ -200,7 +200,7 @@ class RollQueue:
             self.news.set()
 
     def forget(self, place: TopicPartition) -> None:
-        """Remove a partition that this broker does not lead any more."""
+        """Remove a partition that this broker no longer leads, and fail its waits."""
         self._since.pop(place, None)
         self._end_pause(place)
         why = f"partition {place.partition} of {place.topic_id} is not here any more"
@@ -257,7 +257,7 @@ class RollQueue:
         return pause is not None and pause.until > self._clock.monotonic()
 
     def failure_of(self, place: TopicPartition) -> TidelogError | None:
-        """The last reason for not rolling the partition, if its table has not advanced since."""
+        """The last error of the partition's rolls, if its table has not advanced since."""
         pause = self._pauses.get(place)
         return None if pause is None else pause.error
 

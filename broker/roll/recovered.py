@@ -1,10 +1,10 @@
-"""The last step of recovery: partitions that were recovered from the WAL learn from their tables.
+"""The last step of recovery: the logs of recovered partitions advance to the ends of their tables.
 
-A collection may have removed records from the WAL that a table has. So before the broker serves a
+A collection may have deleted WAL objects whose records a table has. So before the broker serves a
 partition, its log advances to its table's end (E4). Afterwards the roller learns the age of the
 remaining records.
 
-A death in this step has no effect: it only reads.
+A death in this step has no effect, since the step only reads.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class RecoveredPartitions:
         """Advance each log to its table's end. Raises StoreError.
 
         A partition whose log has lost acknowledged records gets the fault. A partition without
-        records in the WAL needs its table later, and an open table may be too old for it.
+        records in the WAL needs its table only later, so it opens none. But a table that is open
+        already may be too old for it, and is read again.
         """
         topics: dict[TopicId, list[Partition]] = {}
         for partition in partitions:
@@ -74,7 +75,7 @@ class RecoveredPartitions:
         except NoTable:
             return
         except (CorruptObject, UnsupportedFormat) as error:
-            # The broker serves the WAL's records; a read of the table's part meets the fault
+            # The broker serves the WAL's records; a read of the table's records meets the error
             # itself.
             self._stopped += [(partition, error) for partition in partitions]
             return
@@ -89,13 +90,13 @@ class RecoveredPartitions:
                 self._stopped.append((partition, fault))
 
     async def _table(self, topic_id: TopicId) -> TableState:
-        """The topic's table as it is now: others have led these partitions, and rolled them."""
+        """The topic's present table. Other brokers may have led and rolled these partitions."""
         if self._tables.get(topic_id) is None:
             return await self._tables.open(topic_id)
         return await self._tables.refresh(topic_id)
 
     async def load_ages(self) -> None:
-        """Set the time since which each partition waits: that of its oldest object."""
+        """Let each partition wait since the put of its oldest object."""
         waiting, self._by_oldest_object = self._by_oldest_object, {}
         await read_all(self._load_age, waiting.items(), asyncio.Semaphore(READS_AT_ONCE_MAX))
 
@@ -104,7 +105,7 @@ class RecoveredPartitions:
         try:
             age_ms = self._clock.time_ms() - (await self._store.head(key)).modified_ms
         except StoreError as error:
-            # Its age counts from now; the roll meets the error again.
+            # The age of these records counts from now; the roll meets the error again.
             logger.warning("an object's age is unknown", extra={"why": str(error)})
             return
         since = self._clock.monotonic() - max(0, age_ms) / 1000

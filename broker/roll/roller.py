@@ -50,13 +50,16 @@ from tidelog.workers.offload import WorkerLost
 logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 1.0
-"""How often the roller looks for due partitions while records arrive."""
+"""The time between two looks for due partitions while records arrive."""
 BETWEEN_ROUNDS_SECONDS = 0.01
-"""The pause between a round and another that must follow at once."""
+"""The pause before a round that must follow at once."""
 COMMIT_PARTITIONS_MAX = 64
 """Partitions of a topic that advance in one commit."""
 COMMIT_GRACE_SHARE_MAX = 1 / 8
-"""A segment waits no longer for others of its commit: at half of the grace it is too old."""
+"""The part of the grace that a segment waits at most for others of its commit.
+
+At half of the grace it would be too old.
+"""
 
 
 @dataclass(slots=True)
@@ -97,21 +100,21 @@ class Roller:
         self.metrics = metrics
 
     def note(self, partition: Partition) -> None:
-        """Enter a partition of which records have become durable."""
+        """Enter a partition whose records have become durable."""
         if not partition.is_internal:
             self._queue.note(partition.log.partition)
 
     def flush(self, partition: Partition) -> asyncio.Future[None]:
         """Roll all records that are decided now; the future is done when the table has them.
 
-        It fails with CorruptObject or UnsupportedFormat if the partition cannot be rolled, and with
-        PartitionError if this broker leads it no more or has ended. Store errors do not end the
-        wait: `failure_of` names them.
+        It fails with CorruptObject or UnsupportedFormat if the partition cannot be rolled. It fails
+        with PartitionError if this broker no longer leads the partition or has ended. Store errors
+        do not end the wait: `failure_of` names them.
         """
         return self._queue.wait(partition)
 
     def failure_of(self, partition: Partition) -> TidelogError | None:
-        """The reason why the last attempt to roll the partition failed, if it did."""
+        """The error of the last attempt to roll the partition, if it failed."""
         return self._queue.failure_of(partition.log.partition)
 
     def faults(self) -> list[TidelogError]:
@@ -144,7 +147,7 @@ class Roller:
         was_urgent = False
         for (topic_id, priority), rolls in topics.items():
             if was_urgent and priority is RollPriority.BACKGROUND:
-                # The remaining partitions are not urgent.
+                # The remaining rolls are not urgent, and others may have come due.
                 await self._agenda.plan_again()
             was_urgent = priority is not RollPriority.BACKGROUND
             started_at, paused = self._clock.monotonic(), self._agenda.paused_seconds
@@ -153,16 +156,16 @@ class Roller:
             self.metrics.seconds += self._clock.monotonic() - started_at - paused
             if self._is_preempted(priority):
                 # Rolls that clients wait for come first; the next look finds the rest again. A
-                # client that asks during this round waits for all rolls that were asked for in it,
-                # and for a segment of a due one. Otherwise clients that ask again and again would
-                # be the only ones served.
+                # client that asks during this round waits for all requested rolls of the round,
+                # and for one segment of a due roll. Otherwise clients that keep asking would be
+                # the only ones served.
                 return True
         return self._agenda.has_planned_again
 
     # Rolling.
 
     async def _roll_topic(self, topic_id: TopicId, rolls: Sequence[Roll]) -> None:
-        """Roll a topic's partitions. Rolls without waiting clients end early on a call away."""
+        """Roll a topic's partitions; a roll that no client waits for yields to more urgent ones."""
         built: list[_Built] = []
         grace_seconds = self._settings().integer("log.delete.grace.ms") / 1000
         wait_seconds_max = grace_seconds * COMMIT_GRACE_SHARE_MAX
@@ -178,7 +181,7 @@ class Roller:
                     if partition is None:
                         continue
                     table_next = partition.log.table_next
-                    # Another object each time: commits of others may have changed it much.
+                    # Asked for anew each time: a refresh in between may have replaced the state.
                     state = await table_up_to(self._tables, roll.partition, table_next)
                     if self._is_here(partition) and self._is_sound(partition, state):
                         self.metrics.rolls[roll.reason.value] += 1
@@ -208,7 +211,7 @@ class Roller:
         return [partition for partition in found if partition is not None]
 
     async def _roll(self, partition: Partition, roll: Roll, built: list[_Built]) -> None:
-        """Roll one partition, segment by segment, until called away.
+        """Roll one partition, segment by segment, until a more urgent roll interrupts.
 
         The last segment stays in `built`, to be committed with those of others.
         """
@@ -247,15 +250,15 @@ class Roller:
     async def _build(
         self, partition: Partition, upper: int, turns: RollTurns
     ) -> PartitionChange | None:
-        """A stored segment of the partition; None if it cannot be had now."""
+        """The change with a newly stored segment; None if the partition cannot be rolled now."""
         log, topic_id = partition.log, partition.log.partition.topic_id
         try:
             raw_bytes_max = self._topic_config(topic_id).integer("segment.bytes")
             return await self._builder.build(log, upper, raw_bytes_max, turns)
         except MissingObject as error:
-            # F4: the table may have advanced, which makes it needless, or batches may have moved.
-            # No `retry_if_superseded`: the agenda decides anew whether and when this partition
-            # rolls, and its queue remembers a lost object.
+            # F4: the table may have advanced, so the object is needless, or batches have moved.
+            # `retry_if_superseded` does not fit: the agenda decides anew whether and when this
+            # partition rolls, and its queue remembers a lost object.
             before, state = log.table_next, await self._tables.refresh(topic_id)
             fault = self._queue.advance_to_table(partition, state)
             has_changed = log.table_next > before or error.key not in log.extents.keys
@@ -270,10 +273,10 @@ class Roller:
         return None
 
     async def _commit(self, topic_id: TopicId, built: list[_Built]) -> None:
-        """Commit the built changes, all in one version. `built` is empty then.
+        """Commit the built changes in one version, and empty `built`.
 
-        Refused changes are left for the next look. If the changes are too old together, only the
-        youngest is committed. Raises NoTable, StoreError and CorruptObject.
+        The next look finds refused changes again. If the segments are too old, only the youngest
+        change is committed. Raises NoTable, StoreError and CorruptObject.
         """
         pending = [each for each in built if self._is_here(each.partition)]
         built.clear()
@@ -283,7 +286,7 @@ class Roller:
             except SegmentsTooOld:
                 if len(pending) == 1:
                     raise
-                # Built together again, they would be too old again.
+                # If all were built together again, they would be too old again.
                 pending = pending[-1:]
                 self._queue.news.set()
                 continue
@@ -300,7 +303,7 @@ class Roller:
     def _is_still_valid(self, built: _Built, state: TableState, refusal: CommitRefusal) -> bool:
         """Whether a change that was refused together with others is valid by itself.
 
-        If the table has its records, it is dropped, and the partition continues from there (E2).
+        If the table has its records already, the partition continues from the table's end (E2).
         """
         if end_of(built.partition, state) != built.base_offset:
             self._is_sound(built.partition, state)
@@ -332,7 +335,7 @@ class Roller:
         )
 
     def _is_here(self, partition: Partition) -> bool:
-        """Whether this broker still leads it and it has no fault."""
+        """Whether this broker still leads the partition, and the partition has no fault."""
         return partition.fault is None and (
             self._partitions.get(partition.log.partition) is partition
         )
@@ -341,7 +344,7 @@ class Roller:
         return self._is_here(partition) and not self._queue.is_paused(partition.log.partition)
 
     def _is_sound(self, partition: Partition, state: TableState) -> bool:
-        """Whether table and log agree; the log learns the table's end."""
+        """Whether table and log agree; the log advances to the table's end."""
         fault = self._queue.advance_to_table(partition, state)
         if fault is not None:
             self._queue.stop([partition], fault)

@@ -1,8 +1,8 @@
-"""Builds segments of a partition's records in the WAL, and stores them, for the roller to commit.
+"""Builds and stores segments of a partition's records in the WAL, for the roller to commit.
 
-If the process dies before a segment's put, nothing has happened. After the put, the object is
-garbage that no table lists, and the collector finds it. A put with a lost reply is repeated: no
-other put uses the key.
+If the process dies before a segment's put, nothing has happened. If it dies after the put, no table
+lists the object, and the collector finds it. A put with a lost reply is repeated: no other put uses
+the key.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SegmentBounds:
     raw_bytes_max: int = 256 * MIB
     """Bytes of keys, values and headers."""
     file_bytes_max: int = 16 * MIB
-    """Bytes of the file, which is put whole from memory."""
+    """Bytes of the file, which memory holds whole until its put."""
     piece_bytes_max: int = 4 * MIB
     """Bytes of record batches that are read at a time; one extent may be larger."""
     piece_extents_max: int = 250
@@ -61,7 +61,7 @@ class SegmentBuilder:
         decompressed_bytes_max: int,
         bounds: SegmentBounds,
     ) -> None:
-        """`rolling`: keeps its worker busy for tens of milliseconds at a time.
+        """`rolling`: its worker is busy for tens of milliseconds at a time.
 
         If the worker is a process, `build` may raise WorkerLost.
         """
@@ -77,11 +77,12 @@ class SegmentBuilder:
     async def build(
         self, log: PartitionLog, upper: int, raw_bytes_max: int, turns: RollTurns
     ) -> PartitionChange | None:
-        """A stored segment from the table's end on, as a change for the table's next commit.
+        """Store a segment from the table's end on; return the change for the table's next commit.
 
-        It reaches at most to `upper`, which must not be above the last stable offset. Without
-        committed rows there is no segment in the change. `turns` tell when the next piece may
-        begin; the first begins at once. None: `turns` say that the roll is not wanted any more.
+        The segment reaches at most to `upper`, which must not be above the last stable offset.
+        Without committed rows the change has no segment. The first piece begins at once; `turns`
+        tell when each further one may begin. Returns None if `turns` say that the roll is no longer
+        wanted.
 
         CorruptObject names the object that prevents the roll. MissingObject: the table may have its
         records already. StoreError: retry.
@@ -95,12 +96,12 @@ class SegmentBuilder:
         try:
             progress = RollProgress(offset, 0, 0, 0)
             pieces: list[Buffer] = []
-            # Records deleted meanwhile, here as below, are not in the WAL any more.
+            # Here as below: records below a risen log start have left the WAL.
             offset = min(max(offset, log.log_start), upper)
             while (
                 offset < upper
-                # A reader has found that another broker rolled this: the commit will be refused
-                # (E1).
+                # If not, a reader has found that another broker rolled these records: the commit
+                # would be refused (E1).
                 and log.table_next == base
                 and progress.raw_bytes < raw_bytes_max
                 and progress.file_bytes < self._bounds.file_bytes_max
@@ -144,7 +145,7 @@ class SegmentBuilder:
     async def _add_piece(
         self, log: PartitionLog, roll: RemoteObject[SegmentRoll], offset: int, upper: int
     ) -> RollProgress:
-        """Add one piece of the log. Wrong bytes are read once more, from the store."""
+        """Add one piece of the log. Damaged bytes are read once more, from the store."""
         extents = self._next_extents(log, offset, upper)
         end = min(upper, extents[-1].last_offset + 1)
         aborted = [AbortedRange._make(each[:3]) for each in log.aborted_between(offset, end)]
@@ -161,7 +162,7 @@ class SegmentBuilder:
         return await roll.run(SegmentRoll.add, upper, aborted, OrdinalColumns.of(ordinals))
 
     def _next_extents(self, log: PartitionLog, offset: int, upper: int) -> list[Extent]:
-        """The extents of the next piece. Extents may have moved since the last piece."""
+        """The extents of the next piece. Some may have moved since the last piece."""
         chosen: list[Extent] = []
         size = 0
         for extent in log.extents.from_offset(offset):
@@ -181,7 +182,7 @@ class SegmentBuilder:
         self, log: PartitionLog, segment: Segment, pieces: Sequence[Buffer]
     ) -> None:
         if size_of(pieces) != segment.size_bytes:
-            # Another process made the pieces: an incomplete segment must not enter a table.
+            # Another process made the pieces, and an incomplete segment must not enter a table.
             raise WorkerLost(
                 f"{size_of(pieces)} of {segment.size_bytes} bytes of {segment.path} have come back"
             )

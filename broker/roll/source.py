@@ -28,13 +28,13 @@ GATHERED_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of WAL objects that are held for the partitions to be rolled next."""
 GATHERED_EXTENTS_MAX = 4096
 INDEXED_BATCHES_MAX = 1 << 18
-"""Transactions' ordinals that are held, of the last requested objects: 16 bytes each."""
+"""Ordinals of batches that stay in memory, of the last requested objects: 16 bytes each."""
 _BATCHES_AN_INDEX = 32
-"""The approximate memory of an index beside its batches."""
+"""The approximate memory of an index beside its ordinals, in batches."""
 
 
 class RollSource:
-    """The reads of one broker's rolls."""
+    """Reads extents and ordinals for one broker's rolls."""
 
     def __init__(self, store: ObjectStore, tail: TailCache, offload: Offload) -> None:
         self._store = store
@@ -48,9 +48,10 @@ class RollSource:
         """Bytes read from the store."""
 
     async def read(self, extents: Sequence[Extent], *, again: bool = False) -> list[StoredBatches]:
-        """The extents' bytes, unproved, as views that go to another process without a copy.
+        """The extents' bytes, not yet verified, as views.
 
-        `again`: from the store, past all caches. Raises StoreError and MissingObject.
+        They go to another process without a copy.
+        `again`: read them from the store, past all caches. Raises StoreError and MissingObject.
         """
         found = [None if again else self._held(extent) for extent in extents]
         missing = [extent for extent, data in zip(extents, found, strict=True) if data is None]
@@ -61,9 +62,9 @@ class RollSource:
         ]
 
     async def gather(self, extents: Iterable[Extent]) -> None:
-        """Read the bytes of several partitions in the same objects; close ones in one range.
+        """Read the bytes of several partitions in the same objects; neighbours in one range.
 
-        `read` returns them from memory until the next call or `release`. Errors show in `read`.
+        `read` returns them from memory until the next call or `release`, and raises the errors.
         """
         missing = [extent for extent in extents if self._held(extent) is None]
         planned = await self._offload.run(_plan, missing)
@@ -74,7 +75,7 @@ class RollSource:
         self._gathered = ReadCache(ReadMemory(GATHERED_BYTES_MAX))
 
     async def ordinals(self, keys: Iterable[str]) -> Mapping[str, Ordinals]:
-        """The transactions' ordinals by the indexes of these objects. StoreError, CorruptObject."""
+        """The batches' ordinals, from these objects' indexes. Raises StoreError, CorruptObject."""
         found = {}
         for key in sorted(keys):
             ordinals = self._indexes.get(key)
@@ -107,7 +108,7 @@ class RollSource:
         try:
             stored = await self._store.get(key, ByteRange(start, end - start))
         except StoreError:
-            # The roll that needs it reads it by itself, so that the error is that roll's alone.
+            # Each roll that needs the bytes reads them by itself: only that roll gets the error.
             return
         self.bytes_read += len(stored.data)
         self._gathered.put(StoredRange(key, start, stored.data, is_ahead=False))

@@ -75,7 +75,7 @@ class ConfiguredResource:
 
     @property
     def kind(self) -> str:
-        """The type in a word; all brokers together are a broker here."""
+        """The type in a word: "broker" also for all brokers together."""
         return self.scope if self.scope in _TABLES else ConfigScope.BROKER
 
 
@@ -91,7 +91,7 @@ class Change:
 def find_resource(
     state: ClusterState, resource_type: int, name: str, broker_id: BrokerId
 ) -> ConfiguredResource:
-    """The resource that a request names; ConfigRefused.
+    """The resource that a request names. Raises ConfigRefused.
 
     A broker answers only for itself, and for the defaults of all brokers, whose name is empty.
     """
@@ -131,7 +131,7 @@ def replaced(
     configs: Sequence[tuple[str, str | None]],
     settings: BrokerSettings,
 ) -> ConfigsChanged:
-    """The record that gives the resource exactly these settings; ConfigRefused."""
+    """The record that gives the resource exactly these settings. Raises ConfigRefused."""
     _check_names([name for name, _ in configs])
     overrides = {name: value for name, value in configs if value is not None}
     if len(overrides) != len(configs):
@@ -148,7 +148,7 @@ def incremented(
     changes: Sequence[Change],
     settings: BrokerSettings,
 ) -> ConfigsChanged:
-    """The record that changes single settings of the resource; ConfigRefused."""
+    """The record that changes single settings of the resource. Raises ConfigRefused."""
     _check_names([change.name for change in changes])
     overrides = dict(state.configs(resource.scope, resource.name))
     for change in changes:
@@ -173,7 +173,7 @@ def _applied(
     change: Change,
     settings: BrokerSettings,
 ) -> str | None:
-    """The setting's new value; None: it returns to its default."""
+    """The setting's new value; None if it returns to its default."""
     setting = resource.table.get(change.name)
     if setting is None and not (
         change.operation == ConfigOperation.DELETE and change.name in overrides

@@ -61,7 +61,7 @@ class GroupConfig(TypedValues):
 
 
 def check_group_name(name: str) -> None:
-    """Refuse own settings for a group with a too long name. InvalidConfiguration."""
+    """Raise InvalidConfiguration if a group's name is too long for settings of its own."""
     size = len(name.encode())
     if size > GROUP_NAME_BYTES_MAX:
         raise InvalidConfiguration(
@@ -73,7 +73,7 @@ def check_group_name(name: str) -> None:
 def check_group_configs(
     overrides: Mapping[str, str], broker: BrokerSettings, changed: Iterable[str]
 ) -> None:
-    """Refuse settings that a group may not have. InvalidConfiguration has Kafka's message.
+    """Raise InvalidConfiguration, with Kafka's message, for settings that a group may not have.
 
     Settings that are not `changed` exist already: another version may have accepted their names.
     """
@@ -89,7 +89,7 @@ def check_group_configs(
             raise InvalidConfiguration(f"{name} = {overrides[name]!r}: {error}") from None
     config = GroupConfig(overrides, broker)
     for name, low, high in _BOUNDS:
-        # The broker's own values are not held to the bounds, so neither are inherited ones.
+        # The bounds do not hold for the broker's own values, so inherited ones are not checked.
         if name not in overrides:
             continue
         for is_within, words, bound in (

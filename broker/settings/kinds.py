@@ -19,7 +19,7 @@ LONG_MAX = 2**63 - 1
 
 
 class InvalidValue(InvalidConfiguration):
-    """A setting does not take a value; the message says which values it takes."""
+    """A value is not allowed for a setting; the message says which values are."""
 
 
 class SettingType(IntEnum):
@@ -58,7 +58,7 @@ _KIND_WORDS: Mapping[SettingType, str] = {
 def parse_value(kind: SettingType, raw: object) -> SettingValue:
     """The value of a text (flag, environment, request) or of a TOML value.
 
-    InvalidValue if it is not of the kind.
+    Raises InvalidValue if it is not of the kind.
     """
     if isinstance(raw, str):
         return _PARSERS[kind](raw.strip())
@@ -280,7 +280,7 @@ class Synonym:
         return -1 if value < 0 else value * self.factor
 
     def in_broker_unit(self, value: SettingValue) -> SettingValue:
-        """The topic setting's default in the broker's unit, of which it is a whole number."""
+        """The topic setting's default in the broker's unit: a whole number of such units."""
         return value // self.factor if self.factor > 1 and isinstance(value, int) else value
 
 
@@ -306,12 +306,12 @@ class Setting:
     per_mechanism: bool = False
     """Whether only `listener.name.NAME.MECHANISM.` before the name sets it."""
     synonyms: tuple[Synonym, ...] = ()
-    """The broker settings of a topic's or group's setting, of which the first set one counts."""
+    """Broker settings of which the first that is set is the default here."""
     kafka_default: str | None = None
     """Kafka's default, if ours differs."""
 
     def parse(self, raw: object) -> SettingValue:
-        """The checked value. InvalidValue tells the allowed values."""
+        """The value, if it is allowed. InvalidValue names the allowed values."""
         value = parse_value(self.kind, raw)
         if not self.valid.allows(value):
             raise InvalidValue(f"must be {self.valid.words}")

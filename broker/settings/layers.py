@@ -17,14 +17,14 @@ _CODECS = {
     "lz4": Compression.LZ4,
     "zstd": Compression.ZSTD,
 }
-"""The codecs of `compression.type`; "producer", which keeps the producer's codec, is not here."""
+"""The codecs of `compression.type`. "producer" is not here: it keeps the producer's codec."""
 _LEVELS = {
     Compression.GZIP: "compression.gzip.level",
     Compression.LZ4: "compression.lz4.level",
     Compression.ZSTD: "compression.zstd.level",
 }
 BILLED_PUTS_A_SECOND = 10
-"""The default for S3, where each PUT has its price; one interval is about the time of a PUT."""
+"""The default for S3, which bills each PUT; the interval is about as long as a PUT takes."""
 
 
 def cluster_settings(settings: BrokerSettings) -> ClusterSettings:
@@ -55,7 +55,7 @@ def wal_settings(settings: BrokerSettings, store_url: str) -> WalSettings:
 
 
 def append_limits(config: TopicConfig, settings: BrokerSettings) -> BatchLimits:
-    """The limits of a topic with these effective settings, and the form in which it is stored."""
+    """The limits on a topic's batches, and the form in which they are stored."""
     codec = _CODECS.get(config.text("compression.type"))
     level = _LEVELS.get(codec) if codec is not None else None
     log_append_time = config.text("message.timestamp.type") == "LogAppendTime"

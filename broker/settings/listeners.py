@@ -13,7 +13,7 @@ from tidelog.errors import InvalidConfiguration
 from tidelog.security.security_protocol import SecurityProtocol
 
 DEFAULT_LISTENER: Final = "PLAINTEXT"
-"""The listener of a broker that is not told any."""
+"""The listener of a broker without the setting `listeners`."""
 LISTENERS_MAX: Final = 32
 _URL = re.compile(r"([A-Za-z0-9_]+)://(?:\[([0-9A-Fa-f:.%a-z]*)\]|([^\[\]:/\s]*)):([0-9]{1,5})")
 _NAME = re.compile(r"[A-Za-z0-9_]+")
@@ -21,14 +21,14 @@ _NAME = re.compile(r"[A-Za-z0-9_]+")
 
 @dataclass(frozen=True, slots=True)
 class ListenerConfig:
-    """A listener that a broker shall open."""
+    """A listener that a broker is to open."""
 
     name: str
     protocol: SecurityProtocol
     address: tuple[str, int] | None
-    """None: the first free port on loopback from Kafka's on."""
+    """None: the first free port on loopback, from Kafka's default port on."""
     advertised: tuple[str, int] | None
-    """None: clients are told the listening address."""
+    """The address that clients are told; None: the listening address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _listener(
 
 
 def _public(name: str, address: tuple[str, int], own_host: str) -> tuple[str, int]:
-    """The address for clients, which must be one that they can connect to."""
+    """The address for clients. Raises InvalidConfiguration if they cannot connect to it."""
     host, port = address
     if is_wildcard(host or own_host):
         raise InvalidConfiguration(

@@ -1,5 +1,4 @@
-"""The effective settings of a broker: those of its start, overridden by later changes of the
-metadata log."""
+"""The effective settings of a broker: those of its start, and overrides of the metadata log."""
 
 from __future__ import annotations
 
@@ -29,12 +28,12 @@ class LiveSettings:
         return self._now
 
     def serve_as(self, broker_id: BrokerId) -> None:
-        """Apply also the settings that were altered for this broker alone."""
+        """Also apply the settings that were altered for this broker alone."""
         self._broker_id = broker_id
         self.renew()
 
     def renew(self) -> None:
-        """Apply altered settings."""
+        """Apply the settings that the metadata log has now."""
         state = self._state()
         of_broker = "" if self._broker_id is None else str(self._broker_id)
         self._now = self._configured.overridden(

@@ -36,7 +36,7 @@ RESERVED_VARIABLES: Final = frozenset(
         "TIDELOG_CRASH_POINTS",
     }
 )
-"""Variables of the command line, of the deployment and of the repository's tools: no settings."""
+"""These variables of commands, deployments and the repository's tools are no settings."""
 
 _VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
     {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in BROKER_TABLE}
@@ -55,7 +55,7 @@ def load_settings(
 
     flags (`name=value`), the environment (default: the process's), a TOML file, the defaults.
     References in values (`${env:NAME}`, `${file:PATH:KEY}`) are replaced.
-    Raises InvalidConfiguration for errors.
+    Raises InvalidConfiguration.
     """
     layers: list[dict[str, tuple[object, str]]] = []
     if file is not None:
@@ -79,7 +79,7 @@ def load_settings(
 
 
 def _value(name: str, raw: object, origin: str, environment: Mapping[str, str]) -> SettingValue:
-    """The value of a setting, with its references replaced. Messages show the references alone."""
+    """The value of a setting, with its references replaced. Messages show only the references."""
     texts = raw if isinstance(raw, list) else [raw]
     if not any(isinstance(text, str) and has_reference(text) for text in texts):
         return parse_broker_setting(name, raw, origin)

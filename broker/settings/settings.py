@@ -208,7 +208,7 @@ class BrokerSettings(TypedValues):
         self.origins: Mapping[str, str] = MappingProxyType(dict(origins or {}))
         """The source of each setting given at the start: "flag", "environment X" or "file Y"."""
         self.rereads: Mapping[str, Callable[[], str]] = MappingProxyType(dict(rereads or {}))
-        """Reads a setting that names a file (`${file:PATH:KEY}`) again: its text now.
+        """For each setting that refers to a file (`${file:PATH:KEY}`): reads its present text.
 
         Raises InvalidConfiguration."""
         values = {name: setting.default for name, setting in BROKER_TABLE.items()}
@@ -337,7 +337,7 @@ def _inherited(setting: Setting, broker: BrokerSettings) -> SettingValue:
 
 
 def parse_stored(texts: Mapping[str, str], table: Mapping[str, Setting]) -> dict[str, SettingValue]:
-    """The values that are stored in the bucket.
+    """The values of settings that are stored in the bucket.
 
     Values that this version does not know or would refuse are left out: another version has
     accepted them.
@@ -396,7 +396,7 @@ def _setting_of(name: str) -> Setting | None:
 
 
 def suggested_setting(name: str, known: Iterable[str]) -> str:
-    """The known name that is closest to a mistyped one, or where all are listed."""
+    """The known name closest to a mistyped one; if none is close, the page with all names."""
     close = get_close_matches(name, list(known), n=1)
     return f"did you mean {close[0]}?" if close else "docs/CONFIGURATION.md lists all settings"
 
@@ -404,7 +404,7 @@ def suggested_setting(name: str, known: Iterable[str]) -> str:
 def check_topic_configs(
     overrides: Mapping[str, str], broker: BrokerSettings, changed: Iterable[str] | None = None
 ) -> None:
-    """Refuse settings that a topic may not have. InvalidConfiguration tells which and why.
+    """Raise InvalidConfiguration, with the reason, for settings that a topic may not have.
 
     With `changed`, the other settings exist already: another version may have accepted them.
     """
@@ -427,7 +427,7 @@ def check_topic_configs(
 
 
 def check_dynamic_broker_configs(overrides: Mapping[str, str]) -> None:
-    """Refuse settings that a running broker does not take. InvalidConfiguration tells which."""
+    """Raise InvalidConfiguration for settings that a running broker does not take."""
     for name, text in overrides.items():
         parse_broker_setting(name, text, "dynamic")
         if name not in BROKER_TABLE or not BROKER_TABLE[name].dynamic:
@@ -435,7 +435,7 @@ def check_dynamic_broker_configs(overrides: Mapping[str, str]) -> None:
 
 
 def check_together(values: Mapping[str, SettingValue]) -> None:
-    """Check rules over several settings, once all of a broker's are known."""
+    """Check the rules between several of a broker's settings. Raises InvalidConfiguration."""
     settings = BrokerSettings(values)
     heartbeat = settings.integer("broker.heartbeat.interval.ms")
     session = settings.integer("broker.session.timeout.ms")

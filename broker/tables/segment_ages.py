@@ -1,9 +1,9 @@
-"""Notes when this process began to put each segment, so that no commit names one that is too old.
+"""Notes when this process put each segment, so that no commit names a segment that is too old.
 
-The collector may delete a segment outside of its table after the table got a commit later than the
-grace after the put (`bucket.reachability.loose_segments`). `TableLog.commit` refuses segments older
-than half of the grace, at each of its reads of the table. The store notes the age of every put, so
-no writer of segments can forget to report it.
+The collector may delete a segment that its table does not list, once the table has a commit later
+than the grace after the segment's put (`bucket.reachability.loose_segments`). So `TableLog.commit`
+refuses segments older than half of the grace, at each of its reads of the table. The store notes
+every put, so no writer of segments can forget to report one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEVER: Final = float("-inf")
 
 
 class SegmentAges:
-    """The recently put segments. Pure."""
+    """The times of recent puts of segments. Pure."""
 
     def __init__(self, age_seconds_max: float) -> None:
         """`age_seconds_max`: the age from which on a segment counts as unknown."""
@@ -36,7 +36,7 @@ class SegmentAges:
         self._begun: dict[str, float] = {}
 
     def begin(self, key: str, now: float) -> None:
-        """A put of this segment begins."""
+        """Note that a put of this segment begins."""
         for old, begun in list(self._begun.items()):
             if now - begun <= self._age_seconds_max:
                 break

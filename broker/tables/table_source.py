@@ -35,7 +35,7 @@ async def known_table(
 ) -> PartitionTable:
     """A partition's part of its topic's table, at least up to `table_next`.
 
-    Reads the table again if it ends below (rule G1). Raises CorruptObject if it still does.
+    Reads the table again if it ends below (rule G1). Raises CorruptObject if it still ends below.
     """
     state = await table_up_to(tables, partition, table_next)
     table = state.partition(partition.partition)
@@ -47,9 +47,9 @@ async def known_table(
 async def table_up_to(
     tables: TableSource, partition: TopicPartition, table_next: int
 ) -> TableState:
-    """A topic's table; read again if it ends below `table_next` of a partition.
+    """A topic's table; it is read again if it ends below `table_next` of a partition.
 
-    The broker may have read it while another broker led and rolled the partition.
+    The broker may have read the table while another broker led and rolled the partition.
     """
     state = await tables.open(partition.topic_id)
     if state.partition(partition.partition).next_offset < table_next:
@@ -60,7 +60,7 @@ async def table_up_to(
 def lost_versions(state: TableState, partition: TopicPartition, table_next: int) -> CorruptObject:
     """The error of a table that ends below the log's `table_next`.
 
-    Versions are lost, from the named one on.
+    The table has lost versions, from the named one on.
     """
     ends_at = state.partition(partition.partition).next_offset
     return MissingObject(
@@ -75,7 +75,7 @@ async def missing_segment(
 ) -> MissingObject:
     """The error of a segment whose object is missing (rule F4); the caller raises or keeps it.
 
-    Reads the table again: Superseded if it does not list the segment any more.
+    Reads the table again. The error is Superseded if the table no longer lists the segment.
     """
     state = await tables.refresh(partition.topic_id)
     key = segment.key(partition.topic_id)
@@ -89,8 +89,8 @@ async def missing_extent(tables: TableSource, log: PartitionLog, extent: Extent)
 
     Reads the table again. If it holds the extent's records, another broker has rolled them and the
     collector has deleted the object. The log then drops the extents below the table's end (E4).
-    Superseded if the log does not place these records in the object any more. An extent of which
-    the table holds only a part still needs its object.
+    The error is Superseded if the log no longer places these records in the object. An extent of
+    which the table holds only a part still needs its object.
     """
     try:
         state = await tables.refresh(log.partition.topic_id)

@@ -1,12 +1,13 @@
 """The tables of this broker's topics: opened on demand and shared by all users.
 
-Rolls, retention, compaction and cold fetches use it. So a topic's table log is read once, and its
-commits follow one another. `commit` returns a refused commit (E1 to E3) to its caller. The caller
-reads the state, which then has the other writers' changes, and continues from there.
+Rolls, retention, compaction and cold fetches share them. So a broker reads a topic's table log
+once, and its commits follow one another. If a commit is refused (E1 to E3), `commit` returns the
+refusal. The caller reads the state, which then has the other writers' changes, and continues from
+there.
 
-If the process dies while it opens a table, nothing has happened. During a commit the bucket has the
-entry or not; the successor reads it there. During a checkpoint or a clean-up, the bucket says the
-same with and without it.
+If the process dies while it opens a table, nothing has happened. If it dies during a commit, the
+bucket has the entry or has it not, and the successor reads the bucket. If it dies during a
+checkpoint or a clean-up, the table's contents are the same with and without it.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from tidelog.workers.offload import Offload
 logger = logging.getLogger(__name__)
 
 SEGMENTS_HELD_MAX = 200_000
-"""Segments of all open tables, each table counting as one more.
+"""The limit of segments of all open tables, where each table counts as one more.
 
 Above the limit the least recently used tables are closed.
 """
 CORRUPT_SECONDS = 10.0
-"""How long a corrupt table is not read again."""
+"""The time until a corrupt table is read again."""
 
 
 class NoTable(TidelogError):
@@ -147,10 +148,12 @@ class Tables:
         """Make the changes one version of the topic's table, or return the reason why they are
         invalid.
 
-        If refused, `get` has the other writers' changes: the caller drops those that are done, and
-        continues from there (E2). Raises what `open` and `TableLog.commit` raise. StoreNotApplied
-        includes SegmentsTooOld: write the segments again. After AppendUndecided only the next
-        commit, or `refresh`, can tell the outcome.
+        After a refusal, `get` has the other writers' changes: the caller drops changes that are
+        done, and continues from there (E2).
+
+        Raises what `open` and `TableLog.commit` raise. StoreNotApplied includes SegmentsTooOld:
+        write the segments again. After AppendUndecided only the next commit, or `refresh`, can tell
+        the outcome.
         """
         log = await self._opened(topic_id)
         self._crash_points.hit(CrashPoint.TABLE_COMMIT)
@@ -170,7 +173,7 @@ class Tables:
         return result
 
     def follow(self, records: Sequence[Record]) -> None:
-        """Follow an entry of the metadata log: forget the tables of deleted topics."""
+        """Forget the tables of topics that an entry of the metadata log deletes."""
         for record in records:
             if isinstance(record, TopicDeleted):
                 self._entries.pop(record.topic_id, None)
@@ -179,7 +182,7 @@ class Tables:
     async def run(self) -> NoReturn:
         """Write checkpoints and clean up until cancelled.
 
-        One at a time: each takes the memory of a whole table once more.
+        It serves one table at a time: each takes the memory of a whole table once more.
         """
         while True:
             await self._wake.wait()
@@ -196,7 +199,7 @@ class Tables:
     async def _maintain(self, topic_id: TopicId) -> None:
         """Write a table's checkpoint and clean up.
 
-        A failure only makes the next opening slower; the next checkpoint makes up for it.
+        A failure only makes the next opening slower, until the next checkpoint.
         """
         try:
             log = await self._opened(topic_id)
@@ -252,7 +255,7 @@ class Tables:
         for topic_id, entry in list(self._entries.items()):
             if held <= self._segments_held_max:
                 return
-            # Only this object knows that a checkpoint is due.
+            # A closed table would forget that its checkpoint is due.
             if topic_id != kept and topic_id not in self._due and not entry.lock.locked():
                 del self._entries[topic_id]
                 held -= entry.weight

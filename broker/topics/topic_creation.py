@@ -42,7 +42,7 @@ class TopicRefused(TidelogError):
 
 
 class Room:
-    """The remaining numbers of topics and partitions that a cluster may have."""
+    """The numbers of topics and partitions that a cluster may still get."""
 
     def __init__(self, state: ClusterState, settings: BrokerSettings) -> None:
         self._topics_max = settings.integer(TOPICS_MAX)

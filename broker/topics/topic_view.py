@@ -11,18 +11,18 @@ from tidelog.protocol.error_codes import ErrorCode
 
 NO_LEADER = -1
 OPERATIONS_NOT_ASKED = -(2**31)
-"""The bit field of operations (KIP-430) for a client that does not ask for them."""
+"""The bit field of allowed operations (KIP-430) for a client that does not ask for them."""
 
 
 class Leaders(NamedTuple):
-    """The incarnations that lead partitions, as a client sees them who came by some listener."""
+    """The incarnations that lead partitions, as a client of one listener sees them."""
 
     live: frozenset[Epoch]
-    """Those that are alive and have the listener."""
+    """Incarnations that are alive and have the listener."""
     without_listener: frozenset[Epoch] = frozenset()
-    """Those that are alive and lack it: the client cannot reach them."""
+    """Incarnations that are alive and lack the listener: the client cannot reach them."""
     unreachable_code: ErrorCode = ErrorCode.LEADER_NOT_AVAILABLE
-    """The error of their partitions."""
+    """The error of partitions that the latter lead."""
 
     def code(self, leader: Epoch) -> ErrorCode:
         """The error of a partition of this leader, if there is one."""
@@ -76,7 +76,7 @@ def partition_views(
 
 
 def partition_view(topic: Topic, index: int, leaders: Leaders) -> PartitionDescription:
-    """A partition, given the leaders.
+    """The description of a partition.
 
     LEADER_NOT_AVAILABLE if its leader is fenced and no broker has taken over yet.
     """
