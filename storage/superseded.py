@@ -1,8 +1,8 @@
 """Rule F4: a missing object was superseded by a newer one, or it is lost.
 
-An object is deleted only when something newer has taken its place: a merged object, a segment, a
-snapshot, a checkpoint. A reader that misses an object looks at the reference again (a table, a
-partition's log, a listing).
+An object is deleted only after a newer one has taken its place: a merged object, a segment, a
+snapshot, a checkpoint. A reader found the missing object by a reference: in a table, a partition's
+log, a listing. It looks at the reference again.
 
 | the reference now                        | the read                                      |
 |------------------------------------------|-----------------------------------------------|
@@ -25,12 +25,12 @@ from tidelog.storage.object_store import ObjectNotFound, StoreNotApplied
 T = TypeVar("T")
 
 LOOKS_MAX = 16
-"""Times that a read begins again because what it reads has changed."""
+"""The most looks of a read whose references change."""
 
 
 @contextmanager
 def required() -> Iterator[None]:
-    """Reads of objects that something durable names: absence is MissingObject in here."""
+    """Convert ObjectNotFound to MissingObject: durable references name the objects read in here."""
     try:
         yield
     except ObjectNotFound as error:
@@ -38,14 +38,14 @@ def required() -> Iterator[None]:
 
 
 class Superseded(MissingObject):
-    """A missing object that the newest reference does not name: the read has to begin again."""
+    """The newest reference does not name the missing object: the read has to begin again."""
 
 
 class Looks:
     """Counts one read's looks at its references, and judges the objects that it misses. Pure."""
 
     def __init__(self, place: str = "", looks_max: int = LOOKS_MAX) -> None:
-        """`place`: the error of a read that never settles names it, or else the last object."""
+        """`place`: named by the error of a read that never settles; by default the last object."""
         self._place = place
         self._looks_max = looks_max
         self._missing: str | None = None
@@ -53,20 +53,24 @@ class Looks:
         """Looks that ended without an answer."""
 
     def is_lost(self, missing: MissingObject) -> bool:
-        """True if the look before missed the same object. Each look must begin at the newest
-        reference."""
+        """True if the look before missed the same object.
+
+        Each look must begin at the newest reference.
+        """
         before, self._missing = self._missing, missing.key
         return before == missing.key
 
     def missed(self, missing: MissingObject) -> None:
-        """End a look that missed an object. Raises MissingObject if the object is lost, otherwise
-        what `changed` raises."""
+        """End a look that missed an object.
+
+        Raises MissingObject if the object is lost, else what `changed` raises.
+        """
         if self.is_lost(missing):
             raise missing
         self.changed(missing.key)
 
     def changed(self, place: str = "") -> None:
-        """End a look under which a reference changed. Raises StoreNotApplied after the last."""
+        """End a look during which a reference changed. The last look raises StoreNotApplied."""
         self.ended += 1
         if self.ended >= self._looks_max:
             why = "it changes faster than it can be read; try again"
@@ -78,11 +82,11 @@ async def retry_if_superseded(
     *,
     looks_max: int = LOOKS_MAX,
 ) -> T:
-    """What `read` gives; it is called again where an object that it missed was superseded.
+    """The result of `read`, which is called again if an object that it missed was superseded.
 
-    `read` begins at the newest reference each time, so the same object missing twice in a row is
-    lost. It may look at the reference itself, and raise Superseded. Raises MissingObject for a lost
-    object, StoreNotApplied where the references change faster than they can be read.
+    `read` must begin at the newest reference each time. So an object that it misses twice in a row
+    is lost. It may look at the reference itself, and raise Superseded. Raises MissingObject for a
+    lost object, and StoreNotApplied if the references change faster than they can be read.
     """
     looks = Looks(looks_max=looks_max)
     while True:

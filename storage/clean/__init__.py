@@ -1,1 +1,1 @@
-"""What retention and log compaction remove from tables."""
+"""Retention and log compaction: they select and rewrite the segments of a table."""

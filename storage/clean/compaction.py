@@ -17,8 +17,8 @@ from tidelog.storage.segment.segment import CleanedRange, Segment
 from tidelog.storage.table.table_state import TableSegment
 
 RANGES_MAX = 16
-"""Cleaned ranges of a segment. Beyond it, neighbouring ranges keep their tombstones equally long.
-"""
+"""The most cleaned ranges of a segment. If there are more, neighbours become one range, whose
+tombstones are kept equally long."""
 MERGED_SEGMENTS_MIN = 8
 """Fewer small segments are not merged, unless they make a large one."""
 MERGED_SEGMENTS_MAX = 1000
@@ -40,7 +40,7 @@ class DirtyLog:
     """The dirty part of a partition's log that may be compacted."""
 
     first_dirty: int
-    """Below it, the table holds no key twice."""
+    """The offset below which the table holds no key twice."""
     end: int
     """The offset after the last segment that may be compacted."""
     clean_bytes: int

@@ -18,7 +18,9 @@ _BYTES_PER_KEY = 40
 
 
 class KeyOffsets:
-    """Keys with their latest offsets. A lookup costs a pass over all keys, so look up many at once.
+    """Keys with their latest offsets.
+
+    A lookup costs a pass over all keys, so callers look up many at once.
 
     New records wait until they outnumber the known keys. So all merges together cost about as much
     as a few passes.

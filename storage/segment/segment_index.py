@@ -277,7 +277,7 @@ def _corruption(key: str, what: str) -> Iterator[None]:
 
 
 class _HeldBytes(io.RawIOBase):
-    """A file of which one byte range is held in memory; other reads raise OSError."""
+    """A file with one byte range in memory; reads of other bytes raise OSError."""
 
     def __init__(self, size: int, start: int, data: Buffer) -> None:
         super().__init__()

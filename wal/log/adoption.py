@@ -1,8 +1,8 @@
-"""Adopted batches (H8): their bytes stay in a staged object, what makes them a producer's is in the
-index. Pure.
+"""Adopted batches (H8): their bytes stay in a staged object, their identity is in the index. Pure.
 
-A staged batch has no identity: no offset, no leader epoch, no producer. The extent of an adopted
-batch has it: offsets and `Adoption`. Images of partitions store both in the extent's *reference*:
+A staged batch has no offset, no leader epoch and no producer. The extent of an adopted batch has
+them, as its offsets and its `Adoption`. Images of partitions store the object and the adoption as
+the extent's *reference*:
 
     staged/<id>@<producer id>.<producer epoch>.<ordinal>.<leader epoch>
 """
@@ -37,12 +37,12 @@ class Adoption(NamedTuple):
     leader_epoch: LeaderEpoch
 
     def reference(self, key: str) -> str:
-        """What images have in place of the key of the staged object."""
+        """The reference to the staged object at `key`, which images store in place of the key."""
         return f"{key}{_MARK}{'.'.join(map(str, self))}"
 
 
 class AdoptedBatch(NamedTuple):
-    """What the log and the index have to know of a batch that is adopted (`BatchFields`)."""
+    """An adopted batch, with the fields that the log and the index need (`BatchFields`)."""
 
     attributes: int
     last_offset_delta: int
@@ -55,7 +55,7 @@ class AdoptedBatch(NamedTuple):
     position: int
     length: int
     crc: int
-    """The checksum in its header, as it is staged."""
+    """The checksum in the header of the staged batch."""
     base_sequence: int = NO_SEQUENCE
 
 
@@ -63,7 +63,7 @@ class AdoptedBatch(NamedTuple):
 def split_reference(reference: str) -> tuple[str, Adoption | None]:
     """The object's key, and the adoption if the reference has one.
 
-    CorruptObject for what looks like the reference of an adopted batch and is none.
+    Raises CorruptObject for a malformed reference to an adopted batch.
     """
     key, mark, identity = reference.partition(_MARK)
     if not mark:

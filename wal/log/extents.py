@@ -1,4 +1,4 @@
-"""Where a partition's offsets lie: runs of batches in WAL objects."""
+"""The places of a partition's offsets: runs of batches in WAL objects."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from tidelog.wal.log.entries import EntryKind, IndexEntry
 
 NO_CRC = -1
 _TAKEN = -(2**63)
-"""No batch has so early a timestamp."""
+"""Marks an extent that has had its turn; no batch has so early a timestamp."""
 
 
 Place: TypeAlias = tuple[str, int, int]
-"""An extent's object, its position there, and its base offset: a transaction may adopt a staged
-batch again that an aborted one had adopted."""
+"""An extent's object, its position there, and its base offset.
+
+Object and position alone do not suffice: two transactions may adopt the same staged batch, if the
+first one aborts.
+"""
 
 
 def crc_of_batch(crc: int) -> int:
@@ -35,7 +38,7 @@ def crc_of_batch(crc: int) -> int:
 
 
 def grown_crc(crc: int, following: int) -> int:
-    """An extent's checksum when a batch with the checksum `following` comes to it."""
+    """An extent's checksum after the addition of a batch with the checksum `following`."""
     if NO_CRC in (crc, following):
         return NO_CRC
     grown: int = crc32c(following.to_bytes(4, "big"), crc)
@@ -52,12 +55,16 @@ class Extent(NamedTuple):
     position: int
     length: int
     crc: int = NO_CRC
-    """CRC-32C of the checksums in the batches' headers, one after the other as they are stored:
-    tells these batches from others that fit into their place. NO_CRC: the first release wrote the
-    entries."""
+    """CRC-32C of the checksums in the batches' headers, in stored order and form.
+
+    It tells these batches from others that would fit into their place. NO_CRC: the first release
+    wrote the entries.
+    """
     adoption: Adoption | None = None
-    """Of a staged batch, which is stamped when it is read; None if the batches are stored with
-    their identity."""
+    """The identity of a staged batch, which each read stamps into it.
+
+    None: the batches are stored with their identity.
+    """
 
     @classmethod
     def of(cls, entry: IndexEntry) -> Extent:
@@ -80,12 +87,14 @@ class Extent(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Tells the extent from all others that are read at a time."""
+        """The place, which tells the extent from all others of a read."""
         return self.key, self.position, self.base_offset
 
     def check_crcs(self, crcs: Buffer) -> None:
-        """Compare with the checksums of the batches that were read, which were compared with the
-        batches themselves. CorruptObject."""
+        """Raise CorruptObject unless `crcs`, the checksums of the read batches, are the extent's.
+
+        The caller has compared them with the batches themselves.
+        """
         if self.crc not in (NO_CRC, crc32c(crcs)):
             raise CorruptObject(
                 self.key,
@@ -95,14 +104,14 @@ class Extent(NamedTuple):
 
 
 class SlotEffect(NamedTuple):
-    """What one durable slot means for a tenure of a partition that is in it."""
+    """The effect of one durable slot on a tenure that has an entry in it."""
 
     partition: TopicPartition
     leader_epoch: LeaderEpoch
     extents: tuple[Extent, ...]
-    """In offset order; empty if the slot holds no batch of it."""
+    """In offset order; empty if the slot holds no batch of the tenure."""
     log_start: int | None
-    """Where the log begins from now on, or None if that did not change."""
+    """The new log start; None if it did not change."""
 
 
 class Extents:
@@ -149,8 +158,10 @@ class Extents:
         crcs: array[int],
         adoptions: Mapping[int, Adoption],
     ) -> Extents:
-        """Extents of columns ("q") of equal length; adoptions by base offset. ValueError where the
-        extents have a hole."""
+        """The extents in columns ("q") of equal length, with adoptions by base offset.
+
+        Raises ValueError if the extents have a hole.
+        """
         made = cls.__new__(cls)
         made._base_offsets = base_offsets
         made._last_offsets = last_offsets
@@ -169,8 +180,10 @@ class Extents:
         return made
 
     def columns(self) -> tuple[array[int], ...]:
-        """Base offsets, last offsets, maximum timestamps, positions, lengths, checksums; not to be
-        changed."""
+        """Base offsets, last offsets, maximum timestamps, positions, lengths, checksums.
+
+        Callers must not change them.
+        """
         return (
             self._base_offsets,
             self._last_offsets,
@@ -182,12 +195,12 @@ class Extents:
 
     @property
     def keys(self) -> list[str]:
-        """The object of each extent; not to be changed."""
+        """The object of each extent. Callers must not change the list."""
         return self._keys
 
     @property
     def references(self) -> list[str]:
-        """What images have of each extent's object and adoption; not to be changed."""
+        """The references that images store for the extents. Callers must not change the list."""
         if not self._adoptions:
             return self._keys
         return [
@@ -253,16 +266,16 @@ class Extents:
 
     @property
     def base_offset(self) -> int | None:
-        """The first offset, or None where there is none."""
+        """The first offset; None without extents."""
         return self._base_offsets[0] if self._keys else None
 
     @property
     def next_offset(self) -> int | None:
-        """The offset behind the last, or None where there is none."""
+        """The offset behind the last one; None without extents."""
         return self._last_offsets[-1] + 1 if self._keys else None
 
     def append(self, extent: Extent) -> None:
-        """Add what follows. ValueError if offsets are missing between, or it is empty."""
+        """Add the next extent. ValueError if it is empty or does not follow the last offset."""
         if self._keys and extent.base_offset != self._last_offsets[-1] + 1:
             raise ValueError(
                 f"an extent from offset {extent.base_offset} does not follow"
@@ -282,8 +295,10 @@ class Extents:
         self._total_bytes += extent.length
 
     def append_batch(self, extent: Extent, crc: int) -> None:
-        """Add one batch, whose header has this checksum; it grows the last extent where it lies
-        right behind it."""
+        """Add an extent of one batch, whose header has this checksum.
+
+        If the batch lies right behind the last extent, that extent grows.
+        """
         if (
             self._keys
             and self._keys[-1] == extent.key
@@ -299,9 +314,11 @@ class Extents:
             self.append(extent)
 
     def relocate(self, moved: Extent) -> bool:
-        """Have the extents that `moved` covers lie in its place; False if none of them is here any
-        more, and if some are not they come back with the others. ValueError where an extent would
-        be cut."""
+        """Replace the extents that `moved` covers by it; False if all of them are dropped already.
+
+        If only the first of them are dropped, their offsets come back with `moved`. Raises
+        ValueError if an extent would be cut.
+        """
         if not self._keys or moved.last_offset < self._base_offsets[0]:
             return False
         first = max(0, bisect_right(self._base_offsets, moved.base_offset) - 1)
@@ -328,7 +345,7 @@ class Extents:
         return True
 
     def bytes_below(self, offset: int) -> int:
-        """Of the extents that begin below an offset."""
+        """The bytes of the extents that begin below an offset."""
         count = bisect_left(self._base_offsets, offset)
         return self._total_bytes if count == len(self._keys) else sum(self._lengths[:count])
 
@@ -354,9 +371,10 @@ class Extents:
             yield self[index]
 
     def by_max_timestamp(self) -> Iterator[Extent]:
-        """The extents, those with the latest timestamp first, equal ones in offset order.
+        """The extents, latest timestamp first, ties in offset order.
 
-        Few are asked for, mostly one: each costs a pass in place of all a sort."""
+        Callers take few, mostly one: each costs a pass, where a sort would order all.
+        """
         # A copy, so that no view of the array is alive when it grows.
         times = np.array(self._max_timestamps, np.int64)
         for _ in range(len(times)):
@@ -380,7 +398,7 @@ class Extents:
                 self._adoptions.pop(base_offset, None)
 
     def copy(self, end_offset: int | None = None) -> Extents:
-        """A snapshot of the extents, of those that begin below `end_offset` if given."""
+        """A snapshot of all extents, or of those that begin below `end_offset`."""
         count = len(self._keys)
         if end_offset is not None:
             count = bisect_left(self._base_offsets, end_offset)

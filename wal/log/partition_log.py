@@ -218,12 +218,12 @@ class PartitionLog:
         return min((p.last_timestamp_ms for p in self._producers.values()), default=None)
 
     def watch(self, watcher: LogWatcher) -> None:
-        """Tell this one from now on, and at once if producers are known already."""
+        """Notify `watcher` from now on, and at once if the log knows producers already."""
         self._watcher = watcher
         if self._producers:
             watcher.producers_changed(self, len(self._producers))
 
-    # What changes the log.
+    # Changes of the log.
 
     def begin_tenure(self, leader_epoch: LeaderEpoch) -> None:
         """Begin a leader epoch at the log end. The caller writes its image first (C2)."""

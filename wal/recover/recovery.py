@@ -74,10 +74,10 @@ def choose_base(
 ) -> Base | CorruptObject | None:
     """The tenure's base in its incarnation's WAL (C5): checkpoint, else opening image.
 
-    `end`: where a tenure ended that was given away; no entry of it lies there or behind.
+    `end`: the end of a tenure that was given away; all its entries lie below that slot.
 
-    None: the tenure never opened, so it accepted no record. CorruptObject: damage hides whether it
-    opened, or the image is damaged.
+    Returns None if the tenure never opened, so it accepted no record. CorruptObject: damage hides
+    whether it opened, or the image is damaged.
     """
     try:
         row = content.in_checkpoint.get(tenure)
@@ -107,7 +107,7 @@ def replay(
 
     A tenure ends at the WAL's end, or at its slot in `ends`.
 
-    A missing or damaged slot makes every tenure fail of which it may hold an entry.
+    If a slot is missing or damaged, every tenure fails that may have an entry in it.
     """
     logs: dict[TenureKey, PartitionLog] = {}
     results: dict[TenureKey, PartitionImage | CorruptObject] = {}
@@ -278,8 +278,8 @@ class _TenureSearch:
     def _end_of(
         self, incarnation: Incarnation, partitions: Iterable[TopicPartition]
     ) -> Slot | None:
-        """Up to where a WAL is needed: where it ends or, if it goes on, where these partitions were
-        given away. None: to its end, which must be found."""
+        """The slot up to which a WAL is needed: its end, or the slot where these partitions were
+        given away, if it goes on. None: to its end, which must be found."""
         if incarnation in self._ends:
             return self._ends[incarnation]
         given = [self._given.get(partition) for partition in partitions]

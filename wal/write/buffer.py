@@ -159,7 +159,7 @@ class SlotBuffer:
         )
 
     def _place(self, columns: _IndexColumns, position: int) -> tuple[list[int], list[Buffer]]:
-        """The rows of the bodies, and the bodies, in the order in which they will lie.
+        """The rows of the bodies, and the bodies, in the order of the object.
 
         Each row gets its body's position, the first one `position`, and the checksum in the batch's
         header.

@@ -1,4 +1,4 @@
-"""What a slot can hold, as values. Each gives the fields of its row in the index.
+"""The entries of a slot, as values. Each gives the fields of its row in the index.
 
 Named tuples: one is made for each batch, and a frozen dataclass takes three times as long to make.
 """
@@ -133,7 +133,7 @@ SlotEntry: TypeAlias = (
 def _columns(
     batch: BatchFields, base_offset: int, ordinal: int, first: int, last: int, flags: int
 ) -> Columns:
-    """Of a batch; `first` and `last` are sequences."""
+    """The columns of a batch; `first` and `last` are sequences."""
     return (
         base_offset,
         base_offset + batch.last_offset_delta,

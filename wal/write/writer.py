@@ -69,7 +69,7 @@ class DurableSlot:
     data: memoryview
     """The whole object, for the tail cache."""
     advances: tuple[SlotEffect, ...]
-    """For `PartitionLog.advance` of the partitions whose leader epoch it is."""
+    """The effects on tenures, for `PartitionLog.advance` of partitions with that leader epoch."""
     size_bytes: int
 
 
@@ -283,7 +283,7 @@ class WalWriter:
         return future
 
     def tell(self, slot: Slot, told: Told, *, is_producer: bool = True) -> None:
-        """As `durable`, with a callback, which is a producer's unless said otherwise.
+        """As `durable`, with a callback, which is a producer's by default.
 
         Callbacks run after this call returns, in the order of the calls. A producer has just added
         batches, and sends more after its answer.
