@@ -29,6 +29,11 @@ class StoreError(TidelogError):
         super().__init__(f"{key}: {why}")
         self.key = key
         self.why = why
+        self.store = ""
+        """The store's address, with which the message begins; empty while it is not known."""
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.store, self.key, self.why)))
 
 
 class ObjectNotFound(StoreError):

@@ -16,7 +16,9 @@ from tidelog.storage.object_store import (
     ByteRange,
     Condition,
     ObjectMeta,
+    ObjectNotFound,
     ObjectStore,
+    PreconditionFailed,
     StoredObject,
     StoreError,
     StoreNotApplied,
@@ -29,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 _PASSING: tuple[type[StoreError], ...] = (StoreNotApplied, StoreOutcomeUnknown)
 _NOT_APPLIED: tuple[type[StoreError], ...] = (StoreNotApplied,)
+_ANSWERS: tuple[type[StoreError], ...] = (ObjectNotFound, PreconditionFailed)
+"""What a store that works says of an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class RetryingStore:
     final.
 
     At the deadline the last error is raised. If the caller is cancelled before, the cancellation
-    carries the last error as its cause.
+    carries the last error as its cause. An error names the store, unless it is about the object.
     """
 
     def __init__(
@@ -148,6 +152,8 @@ class RetryingStore:
         if isinstance(error, AccessDenied) and operation in self._succeeded:
             return
         if not isinstance(error, repeatable):
+            if not isinstance(error, _ANSWERS):
+                error.store = self.url
             raise error
 
     def _attempts(self, operation: str) -> _Attempts:
@@ -175,16 +181,19 @@ class _Attempts:
             self._settings.pause_ms_max, self._settings.pause_ms_first * 2 ** min(self._failed, 30)
         )
         seconds = self._entropy.uniform(pause_ms / 2, pause_ms) / 1000
-        if self._clock.monotonic() + seconds > self._deadline:
+        seconds_left = self._deadline - self._clock.monotonic()
+        if seconds > seconds_left:
+            error.store = self._url
             raise error
         self._failed += 1
         _log.warning(
-            "a store request failed; it is retried",
+            "a store request failed; it is retried for %.0f s: %s",
+            seconds_left,
+            error.why,
             extra={
                 "store": self._url,
                 "operation": self._operation,
                 "key": error.key,
-                "error": error.why,
                 "attempt": self._failed,
                 "pause_ms": round(seconds * 1000),
             },

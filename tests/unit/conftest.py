@@ -1,14 +1,16 @@
-"""A moto process for the tests of S3."""
+"""What tests of stores share: a moto process, and stores that soon give up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from tests.kept_secrets import keep
 from tidelog.localstack.s3_servers import S3Server, start_moto
+from tidelog.storage.stores import retrying
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +21,10 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with start_moto(tmp_path_factory.mktemp("moto")) as server:
         yield replace(server, secret_key=key)
     assert server.process.poll() is not None
+
+
+@pytest.fixture
+def impatient_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores that are opened give a request up after a second."""
+    settings = partial(retrying.StoreRetrySettings, deadline_ms=1_000)
+    monkeypatch.setattr(retrying, "StoreRetrySettings", settings)

@@ -15,9 +15,11 @@ from tests.unit.broker.one_broker import World, batch
 from tests.unit.broker.one_broker import run as play
 from tests.unit.broker.transactional_client import TransactionalClient
 from tests.unit.bucket.bucket_world import SETTINGS, roll_and_checkpoint
+from tests.unit.storage.scripted_server import ScriptedServer, error
 from tidelog.cli.root import run
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
+from tidelog.localstack.ports import free_ports
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.stores.location import open_store
 
@@ -247,3 +249,29 @@ def test_a_damaged_bucket_is_repaired_when_its_loss_is_accepted(
     assert again.code == 0
     assert "1  losses that were accepted" in again.out
     assert command("bucket", "repair", f"file://{folder}/none").code == 2
+
+
+def test_a_store_that_refuses_is_named(command: Command) -> None:
+    with ScriptedServer([error(403, "AccessDenied")]) as server:
+        address = f"s3://bucket/prefix?endpoint={server.endpoint}&region=eu-west-1"
+        done = command("fsck", "--store", server.url)
+    assert done.code == 1
+    assert done.err.startswith(f"tidelog: {address}: cluster/")
+    assert "403 AccessDenied" in done.err
+    assert "SECRETKEY" not in done.err
+
+
+@pytest.mark.usefixtures("impatient_stores")
+def test_a_store_that_does_not_answer_is_named_with_the_reason(command: Command) -> None:
+    (port,) = free_ports(1)
+    endpoint = f"endpoint=http://127.0.0.1:{port}"
+    url = f"s3://lake/prod?{endpoint}&access_key_id=me&secret_access_key=hush"
+    done = command("fsck", "--store", url)
+    *tries, last = done.err.splitlines()
+    assert done.code == 3
+    assert last.startswith(f"tidelog: s3://lake/prod?{endpoint}")
+    assert "the store cannot be reached" in last
+    assert tries
+    assert all("it is retried for" in line for line in tries)
+    assert all("Connection refused" in line and endpoint in line for line in [*tries, last])
+    assert "hush" not in done.err

@@ -10,14 +10,16 @@ import pytest
 
 from tests.unit.broker.one_broker import TOPIC
 from tests.unit.bucket.bucket_world import world
-from tests.unit.spark_source.spark_world import COMMITTED, history, rows_of, values
+from tests.unit.spark_source.spark_world import COMMITTED, history, rows_of, schema_of, values
+from tests.unit.storage.scripted_server import ScriptedServer, error
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import InvalidConfiguration
+from tidelog.localstack.ports import free_ports
 from tidelog.localstack.s3_servers import S3Server
 from tidelog.spark_source import committed_files, s3a_options, table_path
 from tidelog.spark_source.source import TidelogSource
-from tidelog.storage.object_store import StoreError
+from tidelog.storage.object_store import AccessDenied, StoreError, StoreNotApplied
 from tidelog.storage.stores.location import open_store
 
 
@@ -54,6 +56,32 @@ def test_a_batch_is_read_from_s3_and_its_files_are_named_for_hadoop(moto: S3Serv
 def test_a_bucket_that_is_not_there_is_named(moto: S3Server) -> None:
     with pytest.raises(StoreError, match="bucket nowhere does not exist; create it with: tidelog"):
         TidelogSource({"subscribe": TOPIC} | given(moto.url_of("nowhere", "x")))
+
+
+def test_a_store_that_refuses_is_named_with_the_reason() -> None:
+    with ScriptedServer([error(403, "AccessDenied")]) as server:
+        address = f"s3://bucket/prefix?endpoint={server.endpoint}&region=eu-west-1"
+        with pytest.raises(AccessDenied, match="403 AccessDenied") as told:
+            TidelogSource({"subscribe": TOPIC} | given(server.url))
+    assert str(told.value).startswith(address)
+    assert "SECRETKEY" not in str(told.value)
+
+
+@pytest.mark.usefixtures("impatient_stores")
+def test_a_store_that_does_not_answer_is_named_to_source_and_sink() -> None:
+    (port,) = free_ports(1)
+    url = f"s3://lake/prod?endpoint=http://127.0.0.1:{port}"
+    store = given(f"{url}&access_key_id=me&secret_access_key=hush")
+    sink = {"kafka.bootstrap.servers": "127.0.0.1:1", "transactionalId": "t", "batchId": "0"}
+
+    def write() -> None:
+        TidelogSource({"topic": TOPIC} | store | sink).writer(schema_of("value"), False)
+
+    for use in (lambda: TidelogSource({"subscribe": TOPIC} | store), write):
+        with pytest.raises(StoreNotApplied, match="Connection refused") as told:
+            use()
+        assert str(told.value).startswith(url)
+        assert "hush" not in str(told.value)
 
 
 def test_hadoop_is_told_of_this_bucket_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,11 +115,13 @@ def test_answers_that_repeating_does_not_change_are_given_at_once() -> None:
 
     async def story(world: World) -> None:
         began = world.clock.monotonic()
-        with pytest.raises(ObjectNotFound):
+        with pytest.raises(ObjectNotFound) as absent:
             await world.store.get("a")
+        assert str(absent.value) == "a: no such object"
         denying = RetryingStore(Denying(world.clock), world.clock, SeededEntropy(1))
-        with pytest.raises(AccessDenied):
+        with pytest.raises(AccessDenied) as denied:
             await denying.head("a")
+        assert str(denied.value) == f"{denying.url}: a: no"
         assert world.clock.monotonic() - began < 0.01
 
     tell(story)
@@ -215,6 +217,25 @@ def test_pauses_grow_to_the_longest_and_end_at_the_deadline() -> None:
         )
         assert len(set(pauses)) == len(pauses)
         assert 26 <= attempts[-1] - attempts[0] <= 30
+
+    tell(story)
+
+
+def test_a_store_that_is_given_up_is_named_and_the_log_says_how_long_it_is_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(world: World) -> None:
+        world.faulty.rates = FaultRates(refused=1.0)
+        url, why = world.store.url, "the request failed, as was planned"
+        with pytest.raises(StoreNotApplied) as given_up:
+            await world.store.head("a")
+        assert str(given_up.value) == f"{url}: a: {why}"
+        said = [record.getMessage() for record in caplog.records]
+        assert said[0] == f"a store request failed; it is retried for 60 s: {why}"
+        assert {record.__dict__["store"] for record in caplog.records} == {url}
+        with pytest.raises(StoreNotApplied) as given_up:
+            await anext(aiter(world.store.list()))
+        assert str(given_up.value) == f"{url}: {why}"
 
     tell(story)
 
