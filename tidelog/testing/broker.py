@@ -31,6 +31,11 @@ SETTINGS: Final[dict[str, object]] = {
 DECIDED: Final = "Prepare"
 """Begins the names of states in which a transaction's markers are not all written."""
 PAUSE_SECONDS: Final = 0.02
+READ_SETTINGS: Final[dict[str, Any]] = {
+    "auto_offset_reset": "earliest",
+    # A reading to the end often ends with a fetch that finds nothing.
+    "fetch_max_wait_ms": 10,
+}
 _numbers = itertools.count(1)
 
 
@@ -125,8 +130,7 @@ class Broker:
         """
         while any(each.startswith(DECIDED) for each in self._admin.transactions().values()):
             threading.Event().wait(PAUSE_SECONDS)
-        settings.setdefault("auto_offset_reset", "earliest")
-        with Consumer(self.bootstrap, topic, **settings) as consumer:
+        with Consumer(self.bootstrap, topic, **(READ_SETTINGS | settings)) as consumer:
             found = list(consumer.to_end())
         return sorted(found, key=lambda each: (each.partition, each.offset))
 

@@ -6,11 +6,12 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from tidelog import Producer
+from tidelog import Consumer, Producer
 from tidelog.cli.root import cli
 from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.testing import Broker, BrokerTestCase
@@ -50,6 +51,27 @@ def test_messages_have_keys_and_headers() -> None:
         with pytest.raises(ValueError, match="shorter"):
             broker.produce(topic, ["c", "d"], keys=["N3"])
         assert len(broker.read(topic)) == 3
+
+
+def test_a_reading_waits_little_for_messages_that_do_not_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[int] = []
+
+    class Noted(Consumer):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            waits.append(settings["fetch_max_wait_ms"])
+            super().__init__(*arguments, **settings)
+
+    monkeypatch.setattr("tidelog.testing.broker.Consumer", Noted)
+    with Broker() as broker:
+        topic = broker.topic(2)
+        with Producer(broker.bootstrap, transactional_id="one") as producer, producer.transaction():
+            # Behind the message lies the transaction's marker; the other partition is empty.
+            producer.send(topic, "a", partition=0)
+        assert [message.value for message in broker.read(topic)] == [b"a"]
+        assert [each.value for each in broker.read(topic, fetch_max_wait_ms=20)] == [b"a"]
+    assert waits == [10, 20]
 
 
 def test_inspect_shows_the_stored_state_of_a_topic_also_behind_a_kill() -> None:
