@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tidelog.bucket.fsck.context import Progress
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.partition_view import PartitionView
 from tidelog.bucket.views.reading import BucketView
@@ -96,15 +97,20 @@ class SoundEnd:
 
 
 async def damaged_partitions(
-    bucket: Bucket, view: BucketView, ends: Mapping[TopicPartition, SoundEnd], filler: Filler
+    bucket: Bucket,
+    view: BucketView,
+    ends: Mapping[TopicPartition, SoundEnd],
+    filler: Filler,
+    progress: Progress,
 ) -> list[PartitionDamage]:
     """The partitions in a view that have lost a part of their tails, by name.
 
-    `ends` has the ends of all of them. Raises StoreError and UnsupportedFormat.
+    `ends` has the ends of all of them. `progress` is called with the object of each extent that was
+    read. Raises StoreError and UnsupportedFormat.
     """
     state = view.state
     at_once = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
-    survey = _Survey(bucket, filler)
+    survey = _Survey(bucket, filler, progress)
 
     async def whole(seen: PartitionView) -> PartitionDamage | None:
         end = ends[seen.partition]
@@ -135,10 +141,11 @@ class _Readable(NamedTuple):
 
 
 class _Survey:
-    def __init__(self, bucket: Bucket, filler: Filler) -> None:
+    def __init__(self, bucket: Bucket, filler: Filler, progress: Progress) -> None:
         self._bucket = bucket
         self._access = bucket.access
         self._filler = filler
+        self._progress = progress
         self._contents: dict[Incarnation, asyncio.Task[_Readable]] = {}
 
     async def patched(
@@ -288,3 +295,4 @@ class _Survey:
                     pass
             except CorruptObject as error:
                 yield extent, error
+            self._progress(extent.key)

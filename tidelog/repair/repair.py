@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidelog.bucket.fsck.context import Progress
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.reading import BucketAccess, BucketView
 from tidelog.coordinator.cluster.log.leases import Lease, list_leases
@@ -128,20 +129,27 @@ class DamageSurvey:
         return [*found, *(damage.name for damage in self.partitions)]
 
 
-async def survey(access: BucketAccess, filler: Filler | None = None) -> DamageSurvey:
+def _untold(key: str) -> None:
+    """The progress, for callers that show none."""
+
+
+async def survey(
+    access: BucketAccess, filler: Filler | None = None, progress: Progress = _untold
+) -> DamageSurvey:
     """Examine everything that a broker would serve.
 
-    Raises UnsupportedFormat, StoreError, and CorruptObject if nothing can be repaired.
+    `progress` is called with the key of each segment, and of each object of a tail. Raises
+    UnsupportedFormat, StoreError, and CorruptObject if nothing can be repaired.
     """
     end = await find_log_end(access)
     if not end.is_whole or end.superfluous:
         return DamageSurvey(end)
     bucket, view = await _view(access)
-    tables = await damaged_tables(access, view)
+    tables = await damaged_tables(access, view, progress)
     if filler is None:
         filler = Filler(NOBODY, 0, access.clock.time_ms(), access.entropy.uuid().bytes)
     ends = await sound_ends(access, view.state, tables)
-    partitions = await damaged_partitions(bucket, view, ends, filler)
+    partitions = await damaged_partitions(bucket, view, ends, filler, progress)
     return DamageSurvey(None, tables, partitions)
 
 
@@ -165,13 +173,18 @@ class Processes:
 
 
 async def accept(
-    access: BucketAccess, wanted: Collection[str], processes: Processes, in_flight_max: int
+    access: BucketAccess,
+    wanted: Collection[str],
+    processes: Processes,
+    in_flight_max: int,
+    progress: Progress = _untold,
 ) -> None:
     """Accept the named losses: the log's end, topics, partitions, or objects by their keys.
 
-    Raises UnknownLoss, BrokersLive, and the errors of `survey`. After a StoreError call again.
+    It surveys the bucket twice; `progress` is as for `survey`. Raises UnknownLoss, BrokersLive, and
+    the errors of `survey`. After a StoreError call again.
     """
-    found = await survey(access)
+    found = await survey(access, progress=progress)
     _check_names(found, wanted)
     if found.is_whole:
         return
@@ -188,7 +201,7 @@ async def accept(
     )
     try:
         me = await _take_over_everything(access, log, processes, in_flight_max)
-        await _accept_losses(access, log, me, wanted)
+        await _accept_losses(access, log, me, wanted, progress)
         await _fence_self(log, me)
     finally:
         await log.close()
@@ -232,18 +245,22 @@ async def _fence_self(log: MetadataLog, me: Incarnation) -> None:
 
 
 async def _accept_losses(
-    access: BucketAccess, log: MetadataLog, me: Incarnation, wanted: Collection[str]
+    access: BucketAccess,
+    log: MetadataLog,
+    me: Incarnation,
+    wanted: Collection[str],
+    progress: Progress,
 ) -> None:
     store = access.store
     # Every WAL has ended now. Tables come first, since tails begin at their ends.
     _, view = await _view(access)
-    for table in await damaged_tables(access, view):
+    for table in await damaged_tables(access, view, progress):
         accepted = table.accepted(wanted)
         if accepted is not None:
             for record in await accept_table(access, accepted):
                 await _record(log, me, record)
     filler = Filler(me, 0, access.clock.time_ms(), access.entropy.uuid().bytes)
-    found = await survey(access, filler)
+    found = await survey(access, filler, progress)
     cut = {damage.topic.topic_id for damage in found.tables if damage.cut is not None}
     chosen = [
         damage

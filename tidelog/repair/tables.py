@@ -20,6 +20,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidelog.bucket.fsck.context import Progress
 from tidelog.bucket.fsck.segment_check import check_segment, read_whole
 from tidelog.bucket.views.reading import BucketAccess, BucketView
 from tidelog.bucket.views.states import GROUPS, TRANSACTIONS
@@ -104,11 +105,14 @@ class TableDamage:
         return TableDamage(self.topic, self.state, cut, lost)
 
 
-async def damaged_tables(access: BucketAccess, view: BucketView) -> list[TableDamage]:
+async def damaged_tables(
+    access: BucketAccess, view: BucketView, progress: Progress
+) -> list[TableDamage]:
     """The tables that have lost data, by name.
 
-    `view` is of all partitions: a tail may show that its table has lost its newest entries. Raises
-    StoreError and UnsupportedFormat.
+    `view` is of all partitions: a tail may show that its table has lost its newest entries.
+    `progress` is called with the key of each segment that was read. Raises StoreError and
+    UnsupportedFormat.
     """
     found = []
     state = view.state
@@ -119,7 +123,7 @@ async def damaged_tables(access: BucketAccess, view: BucketView) -> list[TableDa
     }
     for topic in sorted(state.topics.values(), key=lambda topic: topic.name):
         if not topic.internal:
-            damage = await _damage_of(access, topic, ends.get(topic.topic_id))
+            damage = await _damage_of(access, topic, ends.get(topic.topic_id), progress)
             if damage is not None:
                 found.append(damage)
     return found
@@ -190,7 +194,7 @@ def _changes(state: TableState, damage: TableDamage) -> tuple[PartitionChange, .
 
 
 async def _damage_of(
-    access: BucketAccess, topic: Topic, end: CorruptObject | None
+    access: BucketAccess, topic: Topic, end: CorruptObject | None, progress: Progress
 ) -> TableDamage | None:
     cut = None
     try:
@@ -206,6 +210,7 @@ async def _damage_of(
             fault = await _segment_fault(access, partition, stored.segment)
             if fault is not None:
                 lost[stored.segment] = fault
+            progress(stored.segment.key(topic.topic_id))
     return None if cut is None and not lost else TableDamage(topic, state, cut, lost)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -249,6 +250,26 @@ def test_a_damaged_bucket_is_repaired_when_its_loss_is_accepted(
     assert again.code == 0
     assert "1  losses that were accepted" in again.out
     assert command("bucket", "repair", f"file://{folder}/none").code == 2
+
+
+@pytest.mark.parametrize(
+    "words", [("fsck", "--store"), ("bucket", "repair"), ("bucket", "copy")], ids=" ".join
+)
+def test_what_may_last_tells_how_far_it_is(
+    words: tuple[str, ...], folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = [f"file://{folder.parent}/copy"] if "copy" in words else []
+    arguments = [*words, f"file://{folder}", *target, "--json"]
+    monkeypatch.setattr("tidelog.cli.commands.fsck.PROGRESS_SECONDS", 0)
+    done = command(*arguments)
+    assert done.code == 0
+    assert json.loads(done.out)
+    told = [re.fullmatch(r"\d+ s: (\d+) objects, at (\S+)", each) for each in done.err.splitlines()]
+    found = [(int(each[1]), each[2]) for each in told if each is not None]
+    assert [number for number, _ in found] == list(range(1, len(told) + 1))
+    keys = [key for _, key in found]
+    assert key_of(folder, "topics/*/partition=0/*.parquet") in keys
+    assert any(key.startswith("wal/") for key in keys)
 
 
 def test_a_store_that_refuses_is_named(command: Command) -> None:

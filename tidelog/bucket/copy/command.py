@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelog.bucket.copy.copy import BucketCopy, CopyReport
 from tidelog.bucket.copy.target import CopyTarget
+from tidelog.bucket.fsck.context import Progress
 from tidelog.bucket.fsck.faults import Findings
 from tidelog.bucket.fsck.fsck import check_bucket
 from tidelog.bucket.views.bucket import Bucket
@@ -36,7 +36,7 @@ class CopyResult:
 def copy_bucket(
     source_url: str,
     target_url: str,
-    progress: Callable[[str], None],
+    progress: Progress,
     patience_seconds: float,
     *,
     dry_run: bool,
@@ -62,7 +62,7 @@ def check_apart(source_url: str, target_url: str) -> None:
 async def _copy(
     source_url: str,
     target_url: str,
-    progress: Callable[[str], None],
+    progress: Progress,
     patience_seconds: float,
     dry_run: bool,
 ) -> CopyResult:

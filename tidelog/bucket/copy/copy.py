@@ -12,7 +12,7 @@ continues it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +30,7 @@ from tidelog.bucket.copy.plan import (
 from tidelog.bucket.copy.record import CopyRecord
 from tidelog.bucket.copy.source import CopySource, SourceChanged
 from tidelog.bucket.copy.target import CopyTarget
+from tidelog.bucket.fsck.context import Progress
 from tidelog.bucket.fsck.metadata import entry_key
 from tidelog.bucket.fsck.wal_checks import check_slot
 from tidelog.bucket.object_keys import MergedObjectKey, WalObject, parse_key
@@ -43,8 +44,6 @@ OBJECTS_AT_ONCE_MAX: Final = 8
 BULK_SECONDS_MAX: Final = 60.0
 """After a longer copy of segments the next round begins: objects of old bases may be deleted."""
 ROUNDS_MAX: Final = 100
-
-Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)

@@ -226,7 +226,7 @@ def repair(url: str, accepted: tuple[str, ...], as_json: bool) -> None:
     """
     from tidelog.repair.command import repair_bucket
 
-    found = repair_bucket(url, accepted)
+    found = repair_bucket(url, accepted, reporting(SystemClock().monotonic))
     if as_json:
         print(json.dumps(found.facts()))
     else:
