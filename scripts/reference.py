@@ -57,7 +57,7 @@ REASONS: Final[dict[str, tuple[int, ...]]] = {
         89,
     ),
 }
-"""What Tidelog does not have, and the keys of its APIs."""
+"""The APIs that Tidelog does not have: a reason, and the keys."""
 
 
 def commands_page() -> str:

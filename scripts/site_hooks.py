@@ -1,4 +1,4 @@
-"""What the site of the documents adds to mkdocs: pages from the project's top folder.
+"""Hooks of mkdocs for the site of the documents: they add pages from the project's top folder.
 
 The README is the site's first page. The documents are also read as files of the repository, so
 their links are relative to these files. A link to a file that is no page becomes plain text.

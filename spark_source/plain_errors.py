@@ -22,7 +22,7 @@ _WORKER: Final = "PYTHON_WORKER"
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Around what Spark calls. A decorator too, but not of generators."""
+    """Wrap the functions that Spark calls. A decorator too, but not of generators."""
     try:
         yield
     except TidelogError:

@@ -37,7 +37,7 @@ async def all_results(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 async def read_all(
     read: Callable[[A], Awaitable[T]], items: Iterable[A], at_once: asyncio.Semaphore
 ) -> list[T]:
-    """What `read` gives for each item, in their order, under a limit that callers may share.
+    """The result of `read` for each item, in order, under a limit that callers may share.
 
     The first error ends all and is raised as itself (`all_results`).
     """

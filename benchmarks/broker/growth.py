@@ -2,8 +2,12 @@
 
 A broker runs with default settings on a filesystem store. Each producer sends a record when the
 previous one is acknowledged, so nearly every record is a WAL slot of its own. Each minute's line
-shows: slots written and objects deleted per second, objects that wait for the grace and for
-deletion, objects in the bucket, the minutes that it took to write so many, and latencies.
+shows:
+
+- slots written and objects deleted per second;
+- objects that wait for the grace and for deletion;
+- objects in the bucket, and the minutes that it took to write so many;
+- latencies.
 
 Prints a table, line by line as it measures. Exit code 1 if the bucket held more minutes of writing
 in the last third of the time than in the second. It compares minutes of writing, not objects: the

@@ -22,7 +22,7 @@ Load = (
 
 
 class Deliveries:
-    """What the delivery reports of raw clients tell."""
+    """Counts the delivery reports of a raw client."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -54,7 +54,7 @@ def produce_raw(bootstrap: str, topic: str, count: int, size: int) -> None:
 
 
 def assigned(bootstrap: str, topic: str) -> Any:
-    """A raw consumer of all partitions, with the settings that change what our clients do."""
+    """A raw consumer of all partitions, with those defaults of our clients that change its work."""
     import confluent_kafka
 
     from tidelog.sdk.settings import CONSUMER_DEFAULTS

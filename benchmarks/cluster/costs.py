@@ -1,4 +1,4 @@
-"""What more brokers cost: throughput and CPU on the same cores, requests and memory while idle."""
+"""The cost of more brokers: throughput and CPU on the same cores, idle requests and memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """From the death of a broker to the first acknowledged record in each of its partitions.
 
 The partitions have traffic before. At the death a producer sends a record to each partition of the
-victim; the time counts until the record is acknowledged, so it includes what the client does.
+victim. The time counts until the record is acknowledged, so it includes the client's part.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What protection costs: TLS, handshakes, access control rules; how exactly quotas hold."""
+"""The cost of protection: TLS, handshakes, access control rules; and how exactly quotas hold."""

@@ -28,7 +28,7 @@ PLAIN, TLS = "plain text", "TLS"
 
 @dataclass(slots=True)
 class Security:
-    """What was measured, by server."""
+    """The measurements, by server."""
 
     throughput: list[tuple[Shape, dict[str, dict[str, dict[str, Measured]]]]] = field(
         default_factory=list
@@ -66,7 +66,7 @@ def measure_security(folder: Path, cache: Path, share: float, without: Sequence[
 def _measure_open(
     found: Security, servers: Mapping[str, Listeners], certificates: Certificates, share: float
 ) -> None:
-    """What needs no authorizer."""
+    """Measure throughput, handshakes and quotas, which need no authorizer."""
     for run, shape in enumerate((SHAPES[0].share(0.4), *SHAPES)):
         rows: dict[str, dict[str, dict[str, Measured]]] = {}
         for name, server in servers.items():

@@ -1,8 +1,8 @@
 """Removes ids from the metadata log once the bucket holds nothing of them.
 
-The log remembers deleted topics and retired incarnations while objects of theirs may lie in the
-bucket, so that a collector can tell which objects it may delete. The log forgets a topic's id when
-its folder is empty. It forgets an incarnation's id when only its seal is left and no tenure names
+The log remembers deleted topics and retired incarnations while the bucket may hold their objects.
+So a collector can tell which objects it may delete. The log forgets a topic's id when its folder is
+empty. It forgets an incarnation's id when only its seal is left and no tenure names
 it. Otherwise the log would grow with every restart and every deleted topic.
 
 Correctness does not depend on the moment. A process fenced long ago may still put an object of a

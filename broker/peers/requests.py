@@ -120,8 +120,8 @@ class PeerRequests(Generic[ItemT, ReplyT]):
     """Sends items to brokers. An item that gets no reply fails with PeerUnreachable.
 
     Then its effect is unknown, and the caller decides whether to ask again. Nothing is retried
-    here. Items that come in the same turn of the event loop share a request, and so do those that
-    wait while IN_FLIGHT_MAX requests are unanswered or while a failed broker is left alone.
+    here. Items that come in the same turn of the event loop share a request. So do items that wait
+    while IN_FLIGHT_MAX requests are unanswered, or during the pause after a failure of the broker.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Notes when this process put each segment, so that no commit names a segment that is too old.
 
-The collector may delete a segment that its table does not list, once the table has a commit later
-than the grace after the segment's put (`bucket.reachability.loose_segments`). So `TableLog.commit`
-refuses segments older than half of the grace, at each of its reads of the table. The store notes
-every put, so no writer of segments can forget to report one.
+The collector may delete a segment that its table does not list. It does so once the table has a
+commit later than the grace after the segment's put (`bucket.reachability.loose_segments`). So
+`TableLog.commit` refuses segments older than half of the grace, at each of its reads of the table.
+The store notes every put, so no writer of segments can forget to report one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The names of the options: those of reads, those of writes, and what a catalog's table adds. Pure.
+"""The names of the options of reads, of writes and of a catalog's tables. Pure.
 
 The options of a catalog's table are there for its reads and its writes. So a read ignores a
 table's options for writes, and a write those for reads. Without a table they are refused.

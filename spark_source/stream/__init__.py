@@ -1,1 +1,1 @@
-"""Streams: micro-batches, their progress, and what is published of it."""
+"""Streams: micro-batches, and their published progress."""

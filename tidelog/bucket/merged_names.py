@@ -1,4 +1,4 @@
-"""Which merged objects the WAL of a living broker may still name, judged from the bucket alone.
+"""The merged objects that the WAL of a living broker may still name, by the bucket alone.
 
 A merged object is needed in two cases: an image refers to it, or an entry of its WAL at or above
 the newest checkpoint names it or will name it. The broker of the WAL knows that. Other processes
@@ -8,8 +8,8 @@ infer it from the broker's order of work:
 - It begins the next one when the entries that name the previous one are durable.
 
 Take a WAL that is read after an object with a higher number was listed. The entries that name a
-lower number are in that WAL, or below its floor, or they do not exist and never will (the put was
-abandoned). The highest number allows no inference.
+lower number are in that WAL or below its floor. Otherwise they do not exist and never will: the put
+was abandoned. The highest number allows no inference.
 
 Pure, except for `read_merged_names`.
 """

@@ -9,8 +9,8 @@ The conditions are a little stricter than F1, so that no WAL need be read:
 - A partition's base (C5) is an image in a checkpoint, a hand-over image, or an opening image that
   is not in a checkpoint yet.
 - The metadata log learns of an opening only when a checkpoint has it. Until then, it names the
-  previous tenure. An object that the opening image refers to is also referred to by the base of
-  that tenure, or lies in that tenure's WAL at or above its floor, where nothing is deleted.
+  previous tenure. So the objects of the opening image are kept: the base of that tenure refers to
+  them too, or they lie in its WAL at or above the floor, where nothing is deleted.
 - All objects that needed checkpoints and hand-over images refer to are kept, for all partitions.
 
 Each condition, once true, stays true (F2):

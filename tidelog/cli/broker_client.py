@@ -87,7 +87,7 @@ def with_client(bootstrap: Bootstrap, use: Callable[[Client], Awaitable[T]]) -> 
 
 
 async def _remedy(bootstrap: Bootstrap) -> str:
-    """What to do about brokers that cannot be reached."""
+    """The remedy for brokers that cannot be reached."""
     of_http = [each for each in bootstrap if await _speaks_http(each)]
     if of_http:
         return (

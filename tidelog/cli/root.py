@@ -48,7 +48,7 @@ COMMANDS: Final = {
     "completion": "Print the script that completes commands, options and choices in SHELL.",
     "dev": "Run brokers and their store on this machine, for development, until Ctrl-C.",
 }
-"""The commands, and what their list says of them, which imports none of them."""
+"""The commands with their summaries, so that the list of commands imports none of them."""
 MODULES: Final = {name: f"tidelog.cli.commands.{name}" for name in COMMANDS} | {
     "dev": "tidelog.localstack.dev"
 }
@@ -118,7 +118,7 @@ class _Commands(click.Group):
 
 
 def _not_installed(name: str, missing: InvalidConfiguration) -> click.Command:
-    """A command that lacks an extra: it tells so, whatever its arguments are."""
+    """A command that lacks an extra: with any arguments it fails and names the extra."""
 
     def refuse(**_: object) -> None:
         raise missing

@@ -36,7 +36,7 @@ class NewCredential(NamedTuple):
         return f"NewCredential({self.user!r}, {self.mechanism.title})"
 
     def verifier(self, salt: bytes) -> Verifier:
-        """What a server keeps of it."""
+        """The part of the credential that a server keeps."""
         salted = salted_password(self.mechanism, self.password, salt, self.iterations)
         return verifier(self.mechanism, salted, salt, self.iterations)
 

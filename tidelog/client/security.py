@@ -42,7 +42,7 @@ _IN_PLACE_OF: Final = {
     "ssl.truststore.": "ssl.ca.location, a PEM file with the authority's certificate",
     "ssl.keystore.": "ssl.certificate.location and ssl.key.location, PEM files",
 }
-"""What stands here for properties of the Java client that begin so."""
+"""The options that replace properties of the Java client, by the beginning of their names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Checks of a cluster: what its bucket demands of this release, and what a broker answers."""
+"""Checks of a cluster: the demands of its bucket on this release, and a broker's answers."""
 
 from __future__ import annotations
 

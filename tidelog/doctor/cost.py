@@ -1,4 +1,4 @@
-"""What a broker's requests to its store cost a month, from its metrics."""
+"""The monthly cost of a broker's requests to its store, from its metrics."""
 
 from __future__ import annotations
 

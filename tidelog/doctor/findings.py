@@ -1,4 +1,4 @@
-"""What a check found, and what to do about it."""
+"""The findings of checks, with their remedies."""
 
 from __future__ import annotations
 

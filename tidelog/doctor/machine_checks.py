@@ -1,4 +1,4 @@
-"""Checks of this machine: the versions of what is installed, and Java for Spark."""
+"""Checks of this machine: the versions of installed packages, and Java for Spark."""
 
 from __future__ import annotations
 

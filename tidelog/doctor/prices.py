@@ -1,4 +1,4 @@
-"""What S3's requests cost. Pure.
+"""The prices of S3's requests. Pure.
 
 The prices are those of S3 Standard in us-east-1. Deletes are free. A listing is counted as one
 request, however many pages it has.

@@ -72,7 +72,7 @@ class PartitionDamage:
 
 @dataclass(slots=True)
 class _BaseSearch:
-    """What the search for a partition's base has found."""
+    """The findings of the search for a partition's base."""
 
     events: list[Event] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)

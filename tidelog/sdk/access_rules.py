@@ -50,7 +50,7 @@ class AccessRule:
         )
 
     def selection(self) -> AclSelection:
-        """What selects this rule alone. Raises InvalidConfiguration."""
+        """The filter that selects only this rule. Raises InvalidConfiguration."""
         return AclSelection(*self.acl())
 
 

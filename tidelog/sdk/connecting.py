@@ -1,4 +1,4 @@
-"""What the SDK's clients share: how librdkafka's clients are made, and how calls are repeated."""
+"""Shared by the SDK's clients: they make librdkafka's clients here, and repeat calls."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ class Consumer:
     def _failure_of(
         self, event: confluent_kafka.Message, error: KafkaError
     ) -> KafkaRequestError | None:
-        """What the application must know, or None if the consumer waits for a remedy."""
+        """The error for the application, or None if the consumer waits for a remedy."""
         if self.group is None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             # librdkafka looks for the coordinator of NO_GROUP. Nothing here needs it.
             return None
@@ -351,7 +351,7 @@ class Consumer:
         return [_topic_partition(place, at) for place, at in self._consumed.items()]
 
     def _store(self) -> None:
-        """What was given out counts as consumed: librdkafka commits it in its time."""
+        """Store the offsets of messages given out, which librdkafka commits in its time."""
         self._note()
         if not self.commits_by_itself:
             return

@@ -96,7 +96,7 @@ def _send_batch(
 
 
 def messages_of(made: NewMessage | Iterable[NewMessage] | None) -> Iterable[NewMessage]:
-    """What a transform has made, as messages."""
+    """The result of a transform, as messages."""
     if made is None:
         return ()
     return (made,) if isinstance(made, NewMessage) else made

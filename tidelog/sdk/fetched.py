@@ -34,7 +34,7 @@ class FetchedMessages:
         self._ends: deque[tuple[int, Place, int]] = deque()
         """Ends of partitions, and how many messages are before each."""
         self._given: dict[Place, Position] = {}
-        """What `drop` has left of `given_last`."""
+        """The positions that `drop` has kept of `given_last`."""
         self._raw: list[confluent_kafka.Message] = []
         self._noted = 0
         self._hold([])

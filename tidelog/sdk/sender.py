@@ -1,4 +1,4 @@
-"""What the producers of both kinds share: how a message is handed over, and what became of it."""
+"""Shared by the producers of both kinds: a message's way to librdkafka, and its outcome."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_OPTIONS: Final[dict[str, Any]] = {}
 
 
 class DeliveryOutcome:
-    """What became of one message."""
+    """The outcome of one message."""
 
     __slots__ = ("_outcome", "_sender")
 
@@ -173,14 +173,14 @@ class Sender:
             self.serve(min(left, STEP_SECONDS))
 
     def no_room(self) -> RetriableError:
-        """What a send raises that waited for room in vain."""
+        """The error of a send that waited for room in vain."""
         return RetriableError(
             f"the queue has no room after max.block.ms={self.block_ms_max}; the message was not"
             " taken. Send it again later"
         )
 
     def not_delivered(self, timeout: float) -> RetriableError:
-        """What a call raises that waited for deliveries in vain."""
+        """The error of a call that waited for deliveries in vain."""
         return RetriableError(
             f"{len(self.client)} messages are not delivered after {timeout} s; wait longer: they"
             " are on their way until delivery.timeout.ms"
@@ -219,7 +219,7 @@ class Sender:
         return self.ends
 
     def _refusal(self, failure: KafkaRequestError) -> KafkaRequestError:
-        """What the refusal of a message means for its transaction."""
+        """The error of a refused message, by the effect on its transaction."""
         if self.ends is not None and isinstance(failure, FatalError):
             return self.ends.died(failure)
         if self.ends is not None and failure.name == "_STATE":
@@ -231,7 +231,7 @@ class Sender:
 def _options(
     headers: Headers | None, timestamp: int | None
 ) -> tuple[list[tuple[str, bytes | str | None]] | None, dict[str, Any]]:
-    """The headers as pairs, and librdkafka's arguments of what most messages do not have."""
+    """The headers as pairs, and librdkafka's arguments that most messages do not need."""
     options: dict[str, Any] = {}
     pairs = None
     if headers:

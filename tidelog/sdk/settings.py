@@ -115,7 +115,7 @@ _KNOWN: Final = sorted(
 
 
 class ClientConfiguration(NamedTuple):
-    """What a client of the SDK needs to know."""
+    """The configuration of an SDK client: librdkafka's part, and its own."""
 
     passed: dict[str, Any]
     """For librdkafka."""
@@ -325,7 +325,7 @@ def _settle_transactions(named: Mapping[str, Any], passed: dict[str, Any]) -> No
 
 
 def _group_settings(group: str | None, named: Mapping[str, Any]) -> dict[str, Any]:
-    """What follows from the group and its protocol."""
+    """The settings that follow from the group and its protocol."""
     classic_only = set(CLASSIC_GROUP_DEFAULTS)
     if group is None:
         _refuse(

@@ -1,9 +1,11 @@
 """A transaction of a producer, and how it ends.
 
-The broker decides a transaction once. So a commit that is not answered is repeated with the same
-request until it is, and never followed by an abort. If the process dies before the commit arrives,
-the broker aborts the transaction, at the latest after `transaction.timeout.ms` or when the next
-producer of the transactional id starts. If it dies after, the transaction is committed.
+The broker decides a transaction once. So a commit without an answer is repeated with the same
+request until it gets one, and never followed by an abort.
+
+If the process dies before the commit arrives, the broker aborts the transaction. It does so when
+the next producer of the transactional id starts, or after `transaction.timeout.ms`. If the process
+dies after the commit has arrived, the transaction is committed.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class TransactionEnds:
             raise Refused(f"{self._name}: a transaction is open; a producer has one at a time")
         self.initialise()
         self.settle()
-        # Interrupted here, the next transaction aborts what perhaps began.
+        # If this is interrupted, the next transaction aborts the one that may have begun.
         self._state = _State.ABORTING
         try:
             self._client.begin_transaction()

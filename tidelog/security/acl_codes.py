@@ -17,7 +17,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class ResourceType(IntEnum):
-    """What a rule protects. Tidelog has no delegation tokens and users with rules of their own."""
+    """The type of a protected resource. Tidelog has no rules for delegation tokens and users."""
 
     UNKNOWN = 0
     ANY = 1
@@ -41,7 +41,7 @@ class PatternType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """What a principal may do with a resource."""
+    """An operation that a rule allows or denies on a resource."""
 
     UNKNOWN = 0
     ANY = 1

@@ -1,4 +1,4 @@
-"""What a server keeps of a password for SCRAM (RFC 5802), from the standard library's functions.
+"""The verifiers of passwords that a server keeps for SCRAM (RFC 5802), by the standard library.
 
 A verifier proves that a client knows the password. The password cannot be had from it but by trying
 passwords.
@@ -40,7 +40,7 @@ SALT_BYTES_MIN: Final = 12
 
 
 class Verifier(NamedTuple):
-    """What a server keeps of one user's password for one mechanism."""
+    """The values by which a server verifies one user's password for one mechanism."""
 
     mechanism: ScramMechanism
     iterations: int

@@ -135,7 +135,7 @@ class Broker:
         return sorted(found, key=lambda each: (each.partition, each.offset))
 
     def inspect(self, topic: str) -> list[InspectedPartition]:
-        """What the store holds of a topic now, by partition; it serves behind a kill too.
+        """The topic's partitions as the store holds them now, also after `kill`.
 
         Raises NoSuchTopic, CorruptObject.
         """

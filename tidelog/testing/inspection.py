@@ -1,4 +1,4 @@
-"""What a store holds of a topic, for a test's assertions."""
+"""A topic's partitions as a store holds them, for a test's assertions."""
 
 from __future__ import annotations
 

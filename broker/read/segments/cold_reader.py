@@ -6,8 +6,8 @@ missing, and the reader reads the table again (rule F4). If the table still list
 is corruption; otherwise the reader continues with the present segments. Chunks in memory stay
 right, since segments never change.
 
-Offsets without a record (markers, aborted and compacted records, expired segments) are covered by
-the batch before them, or by an empty one, so that readers pass them.
+Some offsets have no record: those of markers, aborted and compacted records, expired segments. The
+batch before them, or an empty one, covers them, so that readers pass them.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ OF_GROUP_SETTINGS: tuple[Setting, ...] = (
         "How often the coordinator tells members of this consumer group to send heartbeats.",
         scope=Scope.GROUP, synonyms=(Synonym("group.consumer.heartbeat.interval.ms"),)),
 )
-"""What single groups may be given."""
+"""The settings that single groups may have."""
 
 OFFSETS_SETTINGS: tuple[Setting, ...] = (
     Setting("offsets.topic.num.partitions", INT, 50, AtLeast(1),

@@ -1,8 +1,8 @@
 """Decides that this broker renews its lease but cannot serve, and must end itself (rule B2). Pure.
 
 Its watchers see a living broker, while no producer gets an answer: the store takes the lease and
-refuses the WAL. An upload may just be slow, or the store may be ill for all brokers; then an end
-would help nobody, and the deadline of the upload decides (`wal.write.writer`). So the broker ends
+refuses the WAL. But an upload may just be slow, or the store may be ill for all brokers. Then an
+end would not help, and the deadline of the upload decides (`wal.write.writer`). So the broker ends
 only if all of these hold for its session timeout:
 
 - uploads are in flight, and none has succeeded, also not within four times the last one's duration;

@@ -13,8 +13,8 @@ from tidelog.storage.object_store import Buffer
 
 DOCUMENT_BYTES_MAX = 256 * 1024 * 1024
 
-# The checksum is the last member, over every byte before the comma that precedes it, so that a
-# document is plain JSON and yet needs no canonical form to be checked.
+# The checksum is the last member. It covers every byte before the comma that precedes it. So a
+# document is plain JSON, and yet a check needs no canonical form.
 _TRAILER = re.compile(rb',"crc32":"([0-9a-f]{8})"}\n')
 _TRAILER_BYTES = len(b',"crc32":"00000000"}\n')
 _AFTER_CRC = len(b'"}\n')

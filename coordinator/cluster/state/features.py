@@ -1,13 +1,13 @@
-"""Which records the cluster may write, so that each live broker can read them. Pure.
+"""The records that the cluster may write, so that each live broker can read them. Pure.
 
 A broker registers with its version: its release reads all records up to that version. A record is
 written only while all live brokers can read it. So a cluster that is upgraded broker by broker
 never writes a record that stops one of them.
 
 That alone would not let an operator go back: the last upgraded broker may write a newer record at
-once. So each record of a version above FIRST_LEVEL waits for the cluster's level too, which an
-operator raises (`tidelog cluster features upgrade`) when he does not want to go back any more. From
-then on a broker of a lower version is refused at its registration.
+once. So each record of a version above FIRST_LEVEL waits for the cluster's level too. An operator
+raises it (`tidelog cluster features upgrade`) when no way back is needed any more. From then on a
+broker of a lower version is refused at its registration.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Migrates groups with members between the two protocols (KIP-848).
 
-A classic group becomes a consumer group when the first member of the consumer protocol joins, and a
-classic group again when the last such member leaves. One append stores the change, so a successor
-finds either group, never both. Members learn of it by their next answer: those of the classic
-protocol must join again.
+A classic group becomes a consumer group when the first member of the consumer protocol joins. It
+becomes a classic group again when the last such member leaves. One append stores the change, so a
+successor finds either group, never both. Members learn of it by their next answer: those of the
+classic protocol must join again.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _OPERATIONS = {
 
 
 class GuardedResource(NamedTuple):
-    """What the options name."""
+    """The resource that the options name."""
 
     type: ResourceType
     name: str

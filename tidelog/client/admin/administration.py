@@ -142,7 +142,7 @@ async def describe_topics(
 
 @dataclass(frozen=True, slots=True)
 class ConfigHolder:
-    """What has settings: a topic, a broker, or all brokers together."""
+    """The owner of settings: a topic, a broker, or all brokers together."""
 
     kind: int
     """Kafka's number of the kind."""

@@ -340,7 +340,7 @@ class GroupMember:
             else:
                 return
 
-    # --- requests and what they say ---
+    # --- requests and their answers ---
 
     async def _request(self, request: Request[R], timeout_ms: int | None = None) -> R:
         return await self._client.request_to_coordinator(

@@ -17,7 +17,7 @@ class ClusterFeaturesRequest(
 
 
 class BrokerVersion(Struct):
-    """What one live broker's release can do."""
+    """The version of one live broker's release."""
 
     broker_id: int = int32()
     version: int = int32()

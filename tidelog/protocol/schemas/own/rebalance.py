@@ -18,7 +18,7 @@ class RebalanceBrokersRequest(
 
 
 class BrokerRebalance(Struct):
-    """What one broker has done."""
+    """The result of one broker."""
 
     broker_id: int = int32()
     error_code: int = int16()
