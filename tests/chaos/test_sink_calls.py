@@ -83,7 +83,7 @@ def test_a_commit_is_repeated_when_the_driver_dies_before_spark_notes_it(world: 
     world.check_as_consumer()
 
 
-def test_of_two_calls_for_a_batch_at_once_one_takes_effect(world: World) -> None:
+def test_one_of_two_simultaneous_calls_for_a_batch_takes_effect(world: World) -> None:
     world.orders.hold(CALLED)
     world.feed.send(RECORDS)
     one = world.held(CALLED)

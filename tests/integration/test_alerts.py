@@ -160,7 +160,7 @@ def transaction_coordinator(broker: BrokerProcess, transactional_id: str) -> str
     return asyncio.run(find())
 
 
-def test_nothing_fires_beside_a_healthy_broker(faulty: FaultyBroker, tmp_path: Path) -> None:
+def test_no_alert_fires_beside_a_healthy_broker(faulty: FaultyBroker, tmp_path: Path) -> None:
     broker = faulty.start()
     producer = faulty.producer(broker)
     before = settled(producer, broker)

@@ -215,7 +215,9 @@ def test_quotas_of_users_clients_and_addresses_are_set_described_and_deleted(adm
         assert quota not in admin.run(CONFIGS, "--describe", *entity)
 
 
-def test_another_user_changes_and_sees_nothing(cluster: ClosedCluster) -> None:
+def test_a_user_without_rules_can_neither_change_nor_see_rules_and_quotas(
+    cluster: ClosedCluster,
+) -> None:
     stranger = cluster.tools(STRANGER)
     mine = ("--allow-principal", f"User:{STRANGER}", "--operation", "All", "--topic", "*")
     me = ("--entity-type", "users", "--entity-name", STRANGER)

@@ -130,7 +130,9 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_is_lost_and_no_client_fails(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_no_record_is_lost_and_no_client_fails_beside_all_background_work(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     bounds = segment_builder.SegmentBounds(raw_bytes_max=4000, piece_bytes_max=300)
     monkeypatch.setattr("tidelog.broker.clean.table_path.SegmentBounds", lambda: bounds)
     monkeypatch.setattr("tidelog.broker.roll.roller.SWEEP_SECONDS", 0.01)

@@ -40,7 +40,9 @@ def test_slots_are_due_when_each_would_be(looks: list[tuple[set[int], int]], die
 
 
 @given(passes)
-def test_there_are_as_many_marks_as_passes_and_gaps(looks: list[tuple[set[int], int]]) -> None:
+def test_the_number_of_marks_is_bounded_by_gaps_and_passes(
+    looks: list[tuple[set[int], int]],
+) -> None:
     """Memory does not grow with the number of slots."""
     marks = SlotMarks(GRACE)
     gaps = 0

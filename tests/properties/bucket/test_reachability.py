@@ -449,7 +449,7 @@ def test_remaining_objects_suffice_for_every_reader(seed: int) -> None:
 
 @given(st.integers(0, 2**32))
 @settings(deadline=None, max_examples=5)
-def test_in_the_end_little_is_left(seed: int) -> None:
+def test_the_seals_and_a_checkpoint_are_left_in_the_end(seed: int) -> None:
     """When all is rolled, opened, told and in a checkpoint: the seals, and that checkpoint."""
     world = walk(seed, 30)
     world.settle(0)

@@ -62,7 +62,7 @@ def test_their_batches_are_valid_and_hold_the_same_records(
 
 @pytest.mark.parametrize("reader", READERS)
 @given(records=record_lists(), codec=codecs, base_offset=st.integers(0, 2**62))
-def test_they_read_our_batches(
+def test_other_libraries_read_our_batches(
     reader: type[AioRecords], records: list[NewRecord], codec: Compression, base_offset: int
 ) -> None:
     if not speaks(reader, codec):

@@ -106,7 +106,7 @@ def test_batches_made_of_rows_hold_the_same_records_and_cover_every_offset(
 
 @pytest.mark.parametrize("reader", [AioRecords, KafkaPythonRecords])
 @given(log=logs(), codec=codecs, batch_bytes=st.integers(1, 3000))
-def test_others_read_batches_made_of_rows(
+def test_other_libraries_read_batches_made_of_rows(
     reader: type[AioRecords], log: Log, codec: Compression, batch_bytes: int
 ) -> None:
     if codec is Compression.SNAPPY and reader is KafkaPythonRecords:

@@ -57,7 +57,7 @@ def test_ordinary_batches_are_surveyed(records: list[NewRecord]) -> None:
 
 
 @given(records, st.data())
-def test_nothing_is_taken_that_the_thorough_walk_refuses(
+def test_the_quick_scan_takes_no_batch_that_the_thorough_walk_refuses(
     records: list[NewRecord], data: st.DataObject
 ) -> None:
     batch = bytearray(encode_batch(records))

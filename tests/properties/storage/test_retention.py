@@ -27,7 +27,7 @@ runs = st.lists(
     st.integers(0, 100),
     st.integers(0, 60),
 )
-def test_as_kafka_does_it(
+def test_retention_agrees_with_kafkas_rules(
     shapes: list[tuple[int, int, int | None, int]],
     retention_ms: int,
     retention_bytes: int,

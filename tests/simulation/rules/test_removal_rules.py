@@ -116,7 +116,7 @@ def test_inputs_may_be_consumed_by_whom_nothing_proves_any_more() -> None:
     assert names(story(), 2) == {"never-consumed"}
 
 
-def test_nothing_goes_from_a_topic_that_loses_nothing() -> None:
+def test_a_removal_from_a_topic_without_limits_is_found() -> None:
     story = Story()
     story.send((KEPT, 0, "a"), (KEPT, 1, "b"))
     story.seconds = 1000.0

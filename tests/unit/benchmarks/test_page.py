@@ -39,7 +39,7 @@ def test_the_prose_behind_the_tables_is_kept() -> None:
     assert page.count(NOTES) == 1
 
 
-def test_to_write_the_same_again_changes_nothing() -> None:
+def test_writing_the_same_tables_again_does_not_change_the_page() -> None:
     assert with_tables(FIRST, "## One\n\n| 1 |\n", "By `first`.") == FIRST
     assert with_tables(FIRST, "", "By `nothing`.") == FIRST
 

@@ -40,7 +40,7 @@ def test_a_row_sets_our_figures_against_the_peers() -> None:
     assert cells[7:] == ["300", "600", "250", "10", "1.010"]
 
 
-def test_without_a_peer_there_is_nothing_to_compare() -> None:
+def test_a_row_without_a_peer_has_no_comparison() -> None:
     found = {"tidelog": {"produce": OURS, "consume": OURS}}
 
     cells = row_of(tables(Results("make bench", [(SHAPE, found)])), SHAPE.label)

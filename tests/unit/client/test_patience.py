@@ -35,7 +35,7 @@ def test_a_coordinator_that_loads_is_asked_again() -> None:
     assert answered(LOADS, LOADS, "the answer") == "the answer"
 
 
-def test_another_refusal_is_final() -> None:
+def test_a_refusal_that_does_not_pass_is_final() -> None:
     with pytest.raises(ReadRefused) as refusal:
         answered(LOADS, FORBIDDEN, "the answer")
     assert refusal.value is FORBIDDEN

@@ -162,7 +162,9 @@ def test_bootstrap_brokers_are_tried_in_turn_each_for_its_time() -> None:
         ("flights", 2, ErrorCode.LEADER_NOT_AVAILABLE),
     ],
 )
-def test_there_is_no_leader(topic: str, partition: int, code: ErrorCode) -> None:
+def test_a_missing_leader_is_a_refusal_that_the_client_does_not_remember(
+    topic: str, partition: int, code: ErrorCode
+) -> None:
     async def story(world: World) -> None:
         cluster = await ScriptedCluster.start(world)
         async with world.client(cluster.brokers[0].address) as client:
@@ -262,7 +264,7 @@ def test_the_coordinator_of_a_transactional_id_is_looked_up(version: int) -> Non
 
 
 @pytest.mark.parametrize("version", [2, 6])
-def test_there_is_no_coordinator(version: int) -> None:
+def test_a_missing_coordinator_is_a_refusal(version: int) -> None:
     async def story(world: World) -> None:
         cluster = await ScriptedCluster.start(world)
         broker = cluster.brokers[0]

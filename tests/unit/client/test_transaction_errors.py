@@ -166,7 +166,7 @@ def test_an_abort_whose_outcome_is_not_known_can_only_be_repeated() -> None:
     tell(story)
 
 
-def test_of_a_commit_that_was_asked_for_twice_a_fence_does_not_tell_the_outcome() -> None:
+def test_a_fence_does_not_tell_the_outcome_of_a_repeated_commit() -> None:
     async def story(brokers: Brokers, producer: TransactionalProducer) -> None:
         producer.begin()
         await producer.send("flights", 0, ONE)

@@ -198,7 +198,7 @@ def test_a_put_that_fails_is_tried_again_and_keeps_the_log(
     tell(story, store=store, interval_records=1)
 
 
-def test_another_s_snapshot_of_the_same_offset_is_as_good() -> None:
+def test_a_snapshot_of_the_same_offset_by_another_broker_counts() -> None:
     store = Store()
 
     async def story(runtime: Runtime, log: Log) -> None:

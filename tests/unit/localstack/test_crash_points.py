@@ -48,7 +48,7 @@ def test_the_production_command_knows_no_crash_points(tmp_path: Path) -> None:
         assert broker.stop() == 0
 
 
-def test_by_default_nothing_happens() -> None:
+def test_a_crash_point_has_no_effect_by_default() -> None:
     for point in CrashPoint:
         NO_CRASH_POINTS.hit(point)
 

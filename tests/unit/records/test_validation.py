@@ -151,7 +151,7 @@ def test_several_batches_are_refused_unless_allowed() -> None:
     assert isinstance(verdict, InvalidBatch)
 
 
-def test_of_several_batches_one_bad_one_refuses_all() -> None:
+def test_one_invalid_batch_refuses_all_batches_of_a_partition() -> None:
     good = encode_batch(records(SOME_TIME))
     limits = BatchLimits(batches_max=3)
     for bad in (handmade(b"\x0c\1" + bytes(5)), handmade(b"?", 1)):
@@ -423,7 +423,7 @@ def test_each_request_may_have_its_own_limits() -> None:
     ]
 
 
-def test_nothing_asked_gives_nothing() -> None:
+def test_an_empty_request_gives_no_verdicts() -> None:
     assert validate([], LIMITS, NOW_MS) == []
 
 

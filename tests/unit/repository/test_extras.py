@@ -124,6 +124,6 @@ def test_a_test_kit_without_the_broker_names_the_extra() -> None:
     assert "pip install 'tidelog[broker]'" in done.stderr
 
 
-def test_another_missing_module_is_no_matter_of_extras() -> None:
+def test_a_missing_module_of_no_extra_is_an_ordinary_import_error() -> None:
     with pytest.raises(ModuleNotFoundError):
         imported("tidelog.absent", "a test")

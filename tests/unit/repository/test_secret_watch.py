@@ -196,6 +196,6 @@ def test_a_secret_that_could_be_a_word_is_refused() -> None:
         KeptSecrets().keep("secret", "the password of alice")
 
 
-def test_these_tests_are_watched(pytestconfig: pytest.Config) -> None:
+def test_the_secret_watch_runs_beside_these_tests(pytestconfig: pytest.Config) -> None:
     assert pytestconfig.pluginmanager.has_plugin("tests.secret_watch")
     assert keep("nobody says this", "a password") == "nobody says this"

@@ -27,7 +27,7 @@ def test_a_last_line_that_says_more_is_kept() -> None:
     assert summary_lines(output) == "12 passed in 5.67s; TOTAL   100   7   93%"
 
 
-def test_without_pytest_the_last_line_speaks() -> None:
+def test_the_summary_of_other_programs_is_their_last_line() -> None:
     assert summary_lines("seed 1\n200 seeds, 0 violations\n\n----\n") == "200 seeds, 0 violations"
     assert summary_lines("") == ""
 

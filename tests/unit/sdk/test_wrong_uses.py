@@ -279,7 +279,7 @@ def broker() -> Any:
         yield made
 
 
-def test_there_are_fifty() -> None:
+def test_fifty_wrong_uses_are_tried() -> None:
     assert len(WRONG_USES) >= 50
 
 

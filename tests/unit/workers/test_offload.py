@@ -72,7 +72,7 @@ def test_work_that_may_wait_takes_no_core_from_others_when_it_wakes_up() -> None
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
 @pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS])
-def test_where_that_is_not_to_be_had_the_work_is_done_all_the_same(
+def test_work_is_done_where_the_system_refuses_a_lower_priority(
     error: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is forbidden in a sandbox, or the C library has nothing but its name, as musl."""

@@ -168,7 +168,7 @@ def test_an_object_that_is_corrupt_is_named_by_the_same_error(
     run(story())
 
 
-def test_where_it_cannot_be_started_the_error_says_so(run: Run) -> None:
+def test_a_process_that_cannot_start_is_named_by_the_error(run: Run) -> None:
     absent, failing = (
         ProcessOffload(["/no/such/program"], SystemClock()),
         ProcessOffload([sys.executable, "-c", ""], SystemClock()),

@@ -40,7 +40,7 @@ def test_tls_is_set_against_plain_text_and_against_the_peer() -> None:
     assert cells[9:] == ["1.50", "0.50"]
 
 
-def test_without_the_peer_there_is_no_ratio_to_it() -> None:
+def test_a_report_without_the_peer_has_no_ratio() -> None:
     ours = {PLAIN: both(OURS), TLS: both(ENCRYPTED)}
     text = document(Security(throughput=[(SHAPE, {"tidelog": ours})]))
     assert row_of(text, SHAPE.label)[9:] == ["-", "-"]

@@ -76,7 +76,7 @@ APPENDS: dict[str, Append] = {
 
 
 @pytest.mark.parametrize("what", APPENDS)
-def test_nothing_gets_into_the_log_that_has_left(what: str) -> None:
+def test_a_log_that_was_given_away_refuses_appends(what: str) -> None:
     here = world()
 
     async def story() -> None:

@@ -95,7 +95,7 @@ def test_a_batch_without_rows_is_committed_too() -> None:
     run(story)
 
 
-def test_of_commit_calls_at_once_one_takes_effect() -> None:
+def test_one_of_several_simultaneous_commit_calls_takes_effect() -> None:
     here = world()
 
     async def story() -> None:

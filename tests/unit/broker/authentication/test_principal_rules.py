@@ -33,7 +33,7 @@ def test_the_first_rule_that_matches_makes_the_principal(
     assert PrincipalRules(rules).principal(name) == principal
 
 
-def test_a_name_that_no_rule_matches_is_nobodys() -> None:
+def test_a_name_that_no_rule_matches_is_refused() -> None:
     with pytest.raises(NoRuleMatches, match=r"no rule of ssl.principal.mapping.rules matches"):
         PrincipalRules(r"RULE:^CN=nobody$/x/").principal(NAME)
 

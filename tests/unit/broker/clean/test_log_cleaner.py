@@ -186,7 +186,7 @@ def test_young_segments_and_all_behind_them_are_left_alone() -> None:
     run(story)
 
 
-def test_nothing_is_compacted_where_the_cleaner_is_off_or_the_policy_is_another() -> None:
+def test_compaction_spares_topics_without_its_policy_and_brokers_without_a_cleaner() -> None:
     async def story() -> None:
         async with new_world(log_cleaner_enable=False).broker() as one:
             topic_id = await one.create_topic(**COMPACTED)

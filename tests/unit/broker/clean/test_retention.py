@@ -123,7 +123,7 @@ def test_a_log_keeps_at_least_the_bytes_it_is_to_keep() -> None:
     run(story)
 
 
-def test_nothing_goes_without_limits_and_from_logs_that_are_only_compacted() -> None:
+def test_retention_spares_logs_without_limits_and_logs_that_are_only_compacted() -> None:
     async def story() -> None:
         world = new_world(log_retention_ms=-1)
         async with world.broker() as one:

@@ -132,7 +132,7 @@ def test_older_checkpoints_go_and_the_newest_stays() -> None:
     run(story)
 
 
-def test_of_a_retired_wal_all_goes_but_its_seal_when_its_partitions_are_opened_anew(
+def test_a_retired_wal_goes_but_for_its_seal_when_its_partitions_are_opened_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opening = hold_tenure_reports(monkeypatch)

@@ -68,7 +68,7 @@ def tell(story: Callable[[World], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("slots_a_second", [10, 630, 2000])
-def test_as_much_is_deleted_as_becomes_due(slots_a_second: int) -> None:
+def test_the_deleter_keeps_up_with_slots_that_become_due(slots_a_second: int) -> None:
     async def story(world: World) -> None:
         for _ in range(10):
             run = await world.write(60 * slots_a_second)

@@ -155,7 +155,7 @@ def test_an_object_that_comes_between_two_looks_begins_the_grace_anew() -> None:
     simulate(story)
 
 
-def test_of_an_incarnation_the_seal_alone_is_left() -> None:
+def test_an_incarnation_is_forgotten_when_only_its_seal_is_left() -> None:
     async def story(world: World) -> None:
         dead, broker = await successor(world)
         await open_all(broker)
@@ -249,7 +249,7 @@ def test_one_broker_looks_the_one_with_the_lowest_id() -> None:
     simulate(story)
 
 
-def test_of_two_that_look_at_once_one_has_it_forgotten() -> None:
+def test_two_simultaneous_looks_forget_a_topic_once() -> None:
     """Each may take itself for the lowest for a while."""
 
     async def story(world: World) -> None:

@@ -156,7 +156,7 @@ def test_an_old_process_that_writes_late_tells_nothing_wrong() -> None:
     tell(story)
 
 
-def test_nothing_is_written_where_there_is_nothing_to_say() -> None:
+def test_unchanged_marks_are_not_written_again() -> None:
     async def story(world: World) -> None:
         marks = await world.process()
         for _ in range(3):

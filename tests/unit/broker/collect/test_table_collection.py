@@ -168,7 +168,7 @@ def test_a_segment_whose_commit_never_came_goes_when_the_table_has_gone_on() -> 
     tell(story)
 
 
-def test_where_the_table_does_not_go_on_an_empty_commit_makes_sure() -> None:
+def test_an_empty_commit_fences_writers_of_an_idle_table() -> None:
     async def story(world: World) -> None:
         log = await world.open()
         await commit(log, segment(0), await world.put(segment(0)))
@@ -264,7 +264,7 @@ def test_a_topic_that_the_collector_does_not_know_yet_keeps_its_segments() -> No
     tell(story)
 
 
-def test_nothing_of_a_table_is_deleted_that_cannot_be_read() -> None:
+def test_an_unreadable_table_keeps_all_its_segments() -> None:
     async def story(world: World) -> None:
         log = await world.open()
         for base in (0, 10):

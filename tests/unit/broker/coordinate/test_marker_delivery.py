@@ -279,7 +279,7 @@ def test_partitions_of_one_broker_go_together() -> None:
     ],
     ids=str,
 )
-def test_another_brokers_refusal_settles_nothing_and_the_leader_is_looked_for_again(
+def test_a_refusal_by_another_broker_settles_no_partition_and_the_leader_is_sought_again(
     answer: dict[EnlistedPartition, ErrorCode] | PeerUnreachable,
 ) -> None:
     leaders = Leaders()
@@ -331,7 +331,7 @@ def test_a_partition_that_comes_here_gets_its_marker_here() -> None:
     assert leaders.written == [Q, P]
 
 
-def test_without_the_decision_nothing_leaves() -> None:
+def test_markers_without_a_durable_decision_are_not_sent() -> None:
     """The WAL is lost: a successor knows of no decision, or sends the markers itself."""
 
     async def story() -> None:

@@ -125,7 +125,7 @@ class HeldLoads(InlineOffload):
         return function(*args, **kwargs)
 
 
-def test_also_while_it_is_being_loaded_and_those_of_transactions() -> None:
+def test_offsets_of_a_topic_deleted_during_a_load_go_with_those_of_transactions() -> None:
     here = world()
     here.offload = held = HeldLoads()
 

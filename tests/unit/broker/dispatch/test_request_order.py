@@ -179,7 +179,7 @@ def test_offsets_and_fetches_cover_records_produced_before_them() -> None:
     run(story)
 
 
-def test_without_acknowledgements_as_well() -> None:
+def test_offsets_cover_records_with_acks_0_produced_before_them() -> None:
     async def story() -> None:
         async with world().broker() as one:
             await one.create_topic()

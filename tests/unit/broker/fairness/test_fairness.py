@@ -150,7 +150,7 @@ def test_cheap_requests_of_a_flood_do_not_go_ahead_of_others_either() -> None:
 
 
 @pytest.mark.parametrize("reads_on", [False, True])
-def test_of_clients_that_hold_much_of_the_memory_for_answers_the_slow_ones_have_to_go(
+def test_slow_clients_that_hold_much_of_the_memory_for_answers_are_disconnected(
     monkeypatch: pytest.MonkeyPatch, reads_on: bool
 ) -> None:
     monkeypatch.setattr("tidelog.broker.network.server.SWEEP_SECONDS_MAX", 0.05)

@@ -47,7 +47,7 @@ def test_a_request_that_drips_is_late_when_its_time_is_over() -> None:
     assert pace.is_late(160.0)
 
 
-def test_while_the_broker_does_not_read_no_time_passes() -> None:
+def test_time_in_which_the_broker_does_not_read_does_not_count() -> None:
     pace = begun()
     pace.stop(105.0)
     pace.stop(106.0)

@@ -356,7 +356,7 @@ async def exchange(
         log_dirs,
     ],
 )
-def test_others_are_served_meanwhile(asked: Callable[[], Asked]) -> None:
+def test_other_clients_are_served_beside_a_hostile_request(asked: Callable[[], Asked]) -> None:
     async def story() -> None:
         request, version = asked()
         async with serving() as one:

@@ -88,7 +88,9 @@ def test_a_fenced_broker_is_listed_until_it_is_unregistered() -> None:
     ("endpoint_type", "code"),
     [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
 )
-def test_there_are_no_controllers(endpoint_type: int, code: ErrorCode) -> None:
+def test_describe_cluster_refuses_to_describe_controllers(
+    endpoint_type: int, code: ErrorCode
+) -> None:
     async def story(broker: AdministeredBroker) -> None:
         request = DescribeClusterRequest(endpoint_type=endpoint_type)
         response = await broker.ask(describe_cluster, request, 1)

@@ -141,7 +141,7 @@ def test_a_group_with_a_long_name_keeps_the_brokers_settings() -> None:
     administer(story)
 
 
-def test_there_are_no_settings_of_all_groups() -> None:
+def test_settings_of_all_groups_together_are_refused() -> None:
     async def story(broker: AdministeredBroker) -> None:
         everyone = (OF_GROUP, "")
         assert (await describe(broker, everyone)).error_code == ErrorCode.INVALID_REQUEST

@@ -33,7 +33,7 @@ from tidelog.protocol.schemas.cluster.replicas import (
 from tidelog.storage.stores.memory import MemoryStore
 
 
-def test_nothing_is_being_reassigned() -> None:
+def test_the_list_of_reassignments_is_empty() -> None:
     async def story(broker: AdministeredBroker) -> None:
         request = ListPartitionReassignmentsRequest()
         response = await broker.ask(list_partition_reassignments, request, 0)

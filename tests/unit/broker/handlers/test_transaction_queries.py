@@ -247,7 +247,9 @@ def test_partitions_whose_producers_cannot_be_described() -> None:
     run(story)
 
 
-def test_without_a_fresh_lease_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_without_a_fresh_lease_refuses_to_describe_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def story() -> None:
         async with world().broker() as broker:
             await broker.create_topic()

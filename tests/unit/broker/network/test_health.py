@@ -89,7 +89,7 @@ def test_prometheus_can_parse_the_metrics() -> None:
     assert REQUESTS in {family.name for family in text_string_to_metric_families(body.decode())}
 
 
-def test_nothing_else_is_served() -> None:
+def test_the_health_server_refuses_other_paths_and_methods() -> None:
     with serving() as server:
         assert get(server, "/")[0] == 404
         assert get(server, "/healthz", "POST")[0] == 501

@@ -144,7 +144,7 @@ def test_an_answer_that_does_not_fit_the_markers_settles_nothing(
         MarkerForm().replies([MARKERS], WriteTxnMarkersResponse(markers=results))
 
 
-def test_of_several_hints_the_newest_goes() -> None:
+def test_a_request_carries_the_newest_of_several_hints() -> None:
     assert HintForm().request([4, 9, 7]).sequence == 9
 
 

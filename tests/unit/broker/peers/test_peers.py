@@ -188,7 +188,7 @@ def test_the_next_incarnation_at_the_same_address_has_its_own_connection() -> No
     play(story)
 
 
-def test_of_own_entries_the_newest_is_hinted() -> None:
+def test_peers_are_hinted_of_the_newest_own_entry() -> None:
     async def story(world: World) -> None:
         cluster = Cluster(world)
         cluster.register(OWN, 0, ("client-host", 1))

@@ -150,7 +150,7 @@ def test_brokers_are_delayed_by_the_rate_of_their_listener_alone() -> None:
     assert found.delay("CLIENTS", 0.0) == 0
 
 
-def test_with_a_rate_of_nothing_each_connection_waits_for_a_sample() -> None:
+def test_a_rate_of_0_lets_each_connection_wait_for_a_sample() -> None:
     assert accepted(accept_rates(broker=0), "CLIENTS", 10) == 10
 
 

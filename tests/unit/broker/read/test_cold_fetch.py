@@ -206,7 +206,7 @@ def test_the_limits_of_a_fetch_hold_but_it_always_goes_on() -> None:
     run(story())
 
 
-def test_of_several_partitions_only_the_first_gets_more_than_its_limit() -> None:
+def test_only_the_first_of_several_partitions_gets_more_than_its_limit() -> None:
     async def story() -> None:
         cold = await ColdLog(log_of(3000, size=1000)).write()
         await cold.roll(3000)

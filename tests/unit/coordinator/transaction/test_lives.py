@@ -186,7 +186,7 @@ def test_a_transaction_has_so_many_partitions_and_a_coordinator_so_many_ids() ->
     assert world.end(producer, commit=True).error is NONE
 
 
-def test_to_add_nothing_begins_nothing() -> None:
+def test_adding_no_partition_does_not_begin_a_transaction() -> None:
     world = TransactionWorld()
     producer = world.begin()
     assert world.add(producer).error is NONE

@@ -100,7 +100,7 @@ def test_the_table_has_a_cell_for_every_request_in_every_state(
 
 
 @pytest.mark.parametrize(("place", "kafka"), DIFFERENCES.items())
-def test_where_it_is_said_to_differ_from_kafka_it_does(
+def test_each_listed_difference_from_kafka_is_one(
     place: tuple[str, TransactionState], kafka: Difference
 ) -> None:
     name, state = place

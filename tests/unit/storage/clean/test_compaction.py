@@ -108,7 +108,7 @@ def test_ranges_keep_the_time_of_the_round_that_compacted_them_first() -> None:
     assert list(round_to(20).cleaned_after(segments)) == [(5, 950), (10, 960), (20, 1_000)]
 
 
-def test_of_a_segment_that_a_round_goes_through_in_part_the_rest_is_dirty() -> None:
+def test_the_rest_of_a_segment_stays_dirty_if_a_round_ends_within_it() -> None:
     segments = [stored(0, 9, (10, 950)).segment, stored(10, 19).segment]
     assert list(round_to(15).cleaned_after(segments)) == [(10, 950), (15, 1_000)]
 
@@ -126,7 +126,7 @@ def test_ranges_are_joined_where_that_loses_nothing() -> None:
     assert joined_ranges(ranges, 0) == ((9, 2),)
 
 
-def test_of_too_many_ranges_the_oldest_share_the_later_time() -> None:
+def test_the_oldest_of_too_many_ranges_share_the_later_time() -> None:
     ranges = [CleanedRange(10 * n, n) for n in range(1, RANGES_MAX + 3)]
     found = joined_ranges(ranges, 1)
     assert len(found) == RANGES_MAX

@@ -124,7 +124,7 @@ def test_objects_are_downloaded(filesystem: TidelogFileSystem, tmp_path: Path) -
     assert (tmp_path / "copy/1-1/0").read_bytes() == FILES["wal/1-1/0"]
 
 
-def test_nothing_is_written(filesystem: TidelogFileSystem) -> None:
+def test_writes_through_the_file_system_are_refused(filesystem: TidelogFileSystem) -> None:
     with pytest.raises(PermissionError, match="only brokers write"):
         filesystem.pipe_file("wal/1-1/1", b"x")
     with pytest.raises(PermissionError):

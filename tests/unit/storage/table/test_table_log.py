@@ -30,7 +30,7 @@ def test_a_table_begins_with_its_first_commit() -> None:
     tell(story)
 
 
-def test_of_two_that_add_the_same_rows_one_is_refused_and_goes_on_from_there() -> None:
+def test_the_second_broker_to_add_the_same_rows_is_refused_and_continues() -> None:
     """E1, E2: a fenced broker's late roll."""
 
     async def story(world: World) -> None:

@@ -51,7 +51,7 @@ def test_a_time_is_looked_for_in_all_that_may_hold_it() -> None:
     assert list(Extents().by_max_timestamp()) == []
 
 
-def test_of_equal_times_the_first_comes_first() -> None:
+def test_extents_with_equal_times_come_in_offset_order() -> None:
     two = [extent(0, 0, 5), extent(1, 1, 5)]
     assert list(Extents(two).by_max_timestamp()) == two
     one = [extent(offset, offset, time) for offset, time in enumerate((-1, 5, 7, 5, -1))]

@@ -145,7 +145,7 @@ def test_under_transactions_v2_an_unknown_producer_always_begins_at_zero() -> No
     assert send(log, 0, version=2).duplicate is False
 
 
-def test_that_producers_were_forgotten_survives_a_change_of_owner() -> None:
+def test_a_successor_knows_that_producers_were_forgotten() -> None:
     log = new_log()
     send(log, 0)
     log.expire_producers(now_ms=1, expiration_ms=1)

@@ -116,7 +116,7 @@ def test_an_object_after_ones_of_which_little_was_wanted_is_not() -> None:
     assert [read.end - read.start for read in reader.planned[-4:]] == [SLICE] * 4
 
 
-def test_another_wal_says_nothing() -> None:
+def test_reads_of_another_wal_do_not_widen_a_read() -> None:
     reader = Reader()
     reader.read(*(extent(number, "wal/0-1/3") for number in range(16)))
     (planned,) = reader.read(extent(3, "wal/0-2/4"))

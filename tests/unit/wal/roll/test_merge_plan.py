@@ -37,7 +37,7 @@ def test_few_objects_are_left_alone() -> None:
     assert plan() is None
 
 
-def test_of_too_many_objects_the_emptiest_are_merged_until_half_as_many_are_left() -> None:
+def test_a_merge_takes_the_emptiest_objects_until_half_of_the_limit_is_left() -> None:
     found = plan(log_of(("a", 9), ("b", 1), ("c", 1), ("d", 8), ("e", 1)))
     assert found is not None
     keys = [extent.key for run in found.runs for extent in run.extents]

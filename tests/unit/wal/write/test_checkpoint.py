@@ -102,7 +102,7 @@ def test_an_image_that_is_ahead_of_the_durable_end_is_refused() -> None:
         log.complete(log.image())
 
 
-def test_nothing_is_written_that_the_newest_checkpoint_says_already() -> None:
+def test_a_checkpoint_equal_to_the_newest_is_not_written() -> None:
     async def tell(world: World, broker: Broker) -> None:
         assert await broker.checkpointer.checkpoint() == 0
         assert await broker.checkpointer.checkpoint() is None

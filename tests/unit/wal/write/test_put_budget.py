@@ -60,7 +60,7 @@ def test_an_overdrawn_budget_waits_one_interval_and_no_longer() -> None:
     assert budget.seconds_to_wait(1000.0) == pytest.approx(0.1)
 
 
-def test_without_a_limit_nothing_waits() -> None:
+def test_puts_without_a_limit_do_not_wait() -> None:
     budget = PutBudget(0)
     for _ in range(1_000):
         assert budget.seconds_to_wait(1000.0) == 0

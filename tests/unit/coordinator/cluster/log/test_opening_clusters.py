@@ -45,7 +45,7 @@ def test_nothing_is_created_without_a_request() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_of_several_that_create_a_cluster_one_does(seed: int) -> None:
+def test_one_of_several_processes_creates_the_cluster(seed: int) -> None:
     async def story(world: World) -> None:
         logs = await asyncio.gather(*(world.log(world.process(f"p{n}")) for n in range(5)))
         assert len({log.state.cluster_id for log in logs}) == 1

@@ -53,12 +53,14 @@ def test_a_missing_condition_leaves_it_to_the_lease(lost: LostConnection) -> Non
 
 
 @pytest.mark.parametrize("renewal", [None, Renewal(99.99, 100.1)])
-def test_without_a_lease_put_since_then_the_lease_decides(renewal: Renewal | None) -> None:
+def test_a_lost_connection_is_no_verdict_without_a_lease_put_since_then(
+    renewal: Renewal | None,
+) -> None:
     """The own PUT began before: this broker may have lost the store since."""
     assert verdicts().verdict(THREE, LOST, renewal, 100.2) is None
 
 
-def test_of_two_brokers_the_other_one_needs_no_witness() -> None:
+def test_one_of_two_brokers_needs_no_witness_against_the_other() -> None:
     two = cluster(1, 2)
     alone = replace(LOST, to=two.brokers[Epoch(2)], answered=frozenset())
     verdict = ConnectionVerdicts(incarnation(two, 1)).verdict(two, alone, RENEWED, 100.2)

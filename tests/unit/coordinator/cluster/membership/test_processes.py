@@ -44,7 +44,7 @@ def test_a_killed_process_does_not_run_even_before_its_parent_has_waited_for_it(
 
 
 @linux
-def test_another_process_with_the_pid_is_not_the_one_that_was_meant() -> None:
+def test_another_process_with_the_same_pid_does_not_count_as_running() -> None:
     assert is_running(replace(current(), start_time=current().start_time - 1)) is False
 
 

@@ -64,7 +64,7 @@ def test_each_success_begins_a_new_session() -> None:
         stage.uploads = Uploads(3, succeeded, 0.05)
 
 
-def test_where_no_other_broker_writes_either_the_store_is_ill() -> None:
+def test_a_broker_does_not_end_while_no_other_broker_can_write_either() -> None:
     stage = Stage()
     stage.others_grow = False
     assert stage.run(60) is None

@@ -62,7 +62,7 @@ def test_an_attempt_that_failed_is_repeated_after_a_pause() -> None:
     assert turns.begin(FENCED, 103.0, middle) != ()
 
 
-def test_nothing_is_due_once_it_is_retired() -> None:
+def test_a_retired_incarnation_gets_no_takeover() -> None:
     turns = TakeoverTurns(incarnation(FENCED, 1), HEARTBEAT)
     assert turns.begin(FENCED, 100.0, middle) == ()
     retired = after(FENCED, 2, IncarnationRetired(Epoch(3), Slot(0), ()))

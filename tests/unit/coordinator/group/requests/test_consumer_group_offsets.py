@@ -59,7 +59,9 @@ def test_members_commit_with_a_version_that_knows_epochs(world: ConsumerWorld) -
     assert world.commit(5, "m", client.epoch, version=8) is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_anybody_commits_to_an_empty_consumer_group(world: ConsumerWorld) -> None:
+def test_a_client_without_membership_commits_to_an_empty_consumer_group(
+    world: ConsumerWorld,
+) -> None:
     world.consumer("m").leave()
     assert world.commit(5) is ErrorCode.NONE
     assert world.describe_consumers().state == "Empty"

@@ -45,7 +45,7 @@ def test_topics_are_looked_up_again_no_sooner_than_a_while_after_the_last_time(
     assert (world.work_done, len(client.owned)) == (2, 5)
 
 
-def test_nothing_is_looked_up_while_topics_are_as_they_were(world: ConsumerWorld) -> None:
+def test_expressions_are_not_resolved_while_topics_do_not_change(world: ConsumerWorld) -> None:
     world.create(flights=1)
     clients = [world.consumer(each, regex=f"fl.*|{each}") for each in "abc"]
     world.advance(INTERVAL_MS)

@@ -68,7 +68,7 @@ def delete_group(world: GroupWorld) -> ErrorCode:
 # The table: OffsetCommit.
 
 
-def test_anybody_commits_to_an_empty_group() -> None:
+def test_a_client_without_membership_commits_to_an_empty_group() -> None:
     world = GroupWorld()
     (member,) = world.stable()
     world.leave(member)

@@ -47,7 +47,7 @@ def test_a_generation_of_a_group_that_does_not_exist() -> None:
     assert not world.machine.groups
 
 
-def test_anybody_without_a_generation_commits_to_an_empty_group() -> None:
+def test_a_producer_without_a_generation_commits_to_an_empty_group() -> None:
     world = GroupWorld()
     (member,) = world.stable()
     world.leave(member)
@@ -266,7 +266,7 @@ def test_a_deleted_topic_takes_pending_offsets_along() -> None:
     assert (world.committed("t"), world.committed("u")) == (None, 9)
 
 
-def test_also_a_topic_that_was_deleted_without_a_coordinator() -> None:
+def test_a_commit_skips_a_topic_that_was_deleted_without_a_coordinator() -> None:
     world = GroupWorld()
     world.commit_in_transaction(9, topic="t", topic_id=OLD)
     world.commit_in_transaction(9, topic="u", topic_id=NEW)
