@@ -64,7 +64,7 @@ class Captured(Protocol[RecordT_co]):
         ...
 
     def release(self) -> None:
-        """The capture is not read any more."""
+        """Note that the capture is no longer read."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""`read`: a topic as one frame, of which Spark's own Parquet reader has the segments.
+"""`read`: a topic as one frame, whose segments Spark's own Parquet reader reads.
 
 One view of the partitions fixes the frame: the segments of a table version, and the tail from that
 version's end to the last stable offset. The files are named to Spark's reader. The tail comes

@@ -40,13 +40,13 @@ class RulesCost:
 
 
 def measure_rules(without: Listeners, with_rules: Listeners, share: float) -> dict[str, RulesCost]:
-    """By direction: two servers in turns, of which one has an authorizer and the rules."""
+    """Measure two servers in turns, one of them with an authorizer and the rules; by direction."""
     add_rules(with_rules.plain)
     shape = SHAPE.share(share)
     found: dict[str, list[tuple[float, float]]] = {"produce": [], "consume": []}
     for number in range(ROUNDS + 1):
         targets = [without.users, with_rules.users]
-        # Each goes first as often as the other: what the machine does meanwhile is shared.
+        # Each goes first as often as the other, so both share the machine's other work.
         round_ = measure(targets if number % 2 else targets[::-1], shape, run=100 + number)
         if number > 0:
             for direction, pairs in found.items():
@@ -56,7 +56,7 @@ def measure_rules(without: Listeners, with_rules: Listeners, share: float) -> di
 
 
 def add_rules(target: Target) -> None:
-    """Create RULES rules, of which those that allow the load are some."""
+    """Create RULES rules; some of them allow the load."""
     admin = AdminClient({"bootstrap.servers": target.bootstrap, "log_level": 0})
     every = list(rules())
     for start in range(0, len(every), _REQUEST_RULES_MAX):

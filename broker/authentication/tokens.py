@@ -62,7 +62,7 @@ class TokenHeader(NamedTuple):
 
 
 def header_of(token: str) -> TokenHeader:
-    """The header, of which nothing is proven. Raises TokenRefused."""
+    """The header, not verified. Raises TokenRefused."""
     try:
         header = _JWS.get_unverified_header(token)
     except HOSTILE:

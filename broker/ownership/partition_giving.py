@@ -167,7 +167,7 @@ class PartitionGiving:
         return given
 
     def _resume(self, giving: Sequence[Partition]) -> None:
-        """Serve those again that were not given: the others are not withheld any more."""
+        """Serve the partitions again that were not given; none is withheld after that."""
         for partition in giving:
             self._writes.partitions.resume(partition)
         self._withheld()

@@ -463,7 +463,7 @@ class PartitionRegistry:
             self._frozen[place, given.log.leader_epoch] = given.log
 
     def _release_earlier_tenures(self, places: Iterable[TopicPartition]) -> None:
-        """Checkpoints need not hold these partitions' earlier tenures any more."""
+        """Leave these partitions' earlier tenures out of later checkpoints, unless still named."""
         opened = set(places)
         for place, leader_epoch in [key for key in self._frozen if key[0] in opened]:
             named = {tenure.leader_epoch for tenure in self._state().tenures(place)}

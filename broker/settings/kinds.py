@@ -306,7 +306,7 @@ class Setting:
     per_mechanism: bool = False
     """Whether only `listener.name.NAME.MECHANISM.` before the name sets it."""
     synonyms: tuple[Synonym, ...] = ()
-    """Broker settings of which the first that is set is the default here."""
+    """Broker settings; the first one that is set is the default of this setting."""
     kafka_default: str | None = None
     """Kafka's default, if ours differs."""
 

@@ -91,7 +91,7 @@ async def register(
 
     `endpoints`: all its listeners, unless it has only PLAINTEXT. Brokers use that at `address`.
 
-    Without an id it takes the lowest one of which no incarnation lives.
+    Without an id it takes the lowest id without a living incarnation.
 
     An unfenced incarnation of the id must first prove dead. That is at once if its process can be
     looked up and is gone, else by a lease that does not change for its session timeout. The entry
