@@ -50,6 +50,8 @@ TOOLS = {
         Tool("node", "--version", "v", (18,), "nodejs", "KafkaJS"),
         Tool("npm", "--version", "", (8,), "npm", "installing KafkaJS"),
         Tool("promtool", "--version", "version ", (2, 40), "prometheus", "trying alert rules"),
+        Tool("zsh", "--version", "zsh ", (5, 8), "zsh", "completion in zsh"),
+        Tool("fish", "--version", "version ", (3, 5), "fish", "completion in fish"),
         Tool("kcat", "-V", "Version ", (1, 7), "kcat", "kcat as a client"),
     )
 }

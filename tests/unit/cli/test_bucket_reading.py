@@ -255,7 +255,7 @@ def test_a_damaged_bucket_is_repaired_when_its_loss_is_accepted(
 @pytest.mark.parametrize(
     "words", [("fsck", "--store"), ("bucket", "repair"), ("bucket", "copy")], ids=" ".join
 )
-def test_what_may_last_tells_how_far_it_is(
+def test_long_commands_print_their_progress_on_stderr(
     words: tuple[str, ...], folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = [f"file://{folder.parent}/copy"] if "copy" in words else []

@@ -76,5 +76,5 @@ def test_a_misspelt_name_is_refused(
 ) -> None:
     monkeypatch.setenv("ALLOW_MISSING", "kafkacat")
     assert main(["kcat"]) == 2
-    assert "unknown tools kafkacat; known: go, java, kcat" in capsys.readouterr().err
+    assert "unknown tools kafkacat; known: fish, go, java, kcat" in capsys.readouterr().err
     assert main(["jawa"]) == 2
