@@ -3,7 +3,7 @@
 Blocks run in their order, in one folder. A block with a title is a file. Of a `console` block, each
 line after `$ ` is a command, which goes on after a backslash at a line's end; the lines below are
 its output, in which `…` stands for anything. A command that starts a broker goes on in the
-background, as in a terminal of its own.
+background, as in a terminal of its own. An exported variable is there for the commands below it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +56,10 @@ class Reader:
         """Run a command, and compare what it prints."""
         if command.line.startswith("tidelog server"):
             self._start(command)
+            return
+        if command.line.startswith("export "):
+            exported = shlex.split(command.line)[1:]
+            self.environment |= dict(each.split("=", 1) for each in exported)
             return
         done = subprocess.run(
             ["bash", "-c", command.line],
@@ -105,6 +109,16 @@ def commands(text: str) -> Iterator[Command]:
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         line, *output = re.sub(r"\\\n *", "", part).splitlines()
         yield Command(line, output)
+
+
+def console(page: str, replaced: Mapping[str, str]) -> list[Command]:
+    """All commands of the console blocks of a page in docs/, in their order."""
+    text = (ROOT / "docs" / page).read_text()
+    for before, after in replaced.items():
+        assert before in text, f"{page} has no {before} any more"
+        text = text.replace(before, after)
+    blocks = (block for language, _, block in BLOCK.findall(text) if language == "console")
+    return [command for block in blocks for command in commands(block)]
 
 
 def assert_printed(expected: str, output: str, command: str) -> None:

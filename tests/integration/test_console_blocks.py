@@ -7,20 +7,21 @@ are in ELSEWHERE, with the reason.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.integration.page_reader import BLOCK, ROOT, Command, Reader, commands, reader
+from tests.integration.page_reader import Command, Reader, console, reader
 from tidelog.localstack.ports import free_ports
 from tidelog.localstack.s3_servers import start_seaweedfs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
+REPAIR = "tidelog bucket repair"
 ELSEWHERE = {
-    "tidelog bucket repair": "needs the damaged bucket of its output; tests/unit/cli has its own",
+    REPAIR: "needs a damaged bucket; a test of its own below makes one",
     "kafka-configs.sh": "a tool of Apache Kafka; make compat runs it",
     "aws iam": "needs an account at AWS",
     "tidelog server --store 's3://my-bucket/prefix?sse=c": (
@@ -31,16 +32,6 @@ ELSEWHERE = {
 
 
 BEFORE_CLIENTS = ("tidelog bucket", "tidelog server")
-
-
-def console(page: str, replaced: Mapping[str, str]) -> list[Command]:
-    """All commands of a page's console blocks, in their order."""
-    text = (ROOT / "docs" / page).read_text()
-    for before, after in replaced.items():
-        assert before in text, f"{page} has no {before} any more"
-        text = text.replace(before, after)
-    blocks = (block for language, _, block in BLOCK.findall(text) if language == "console")
-    return [command for block in blocks for command in commands(block)]
 
 
 def excuse(command: Command) -> str | None:
@@ -97,6 +88,45 @@ def test_the_commands_of_operations(tmp_path: Path) -> None:
         operator.run(Command("tidelog topics create flights --partitions 1", []))
         operator.run(Command("echo 'EWR to IAH' | tidelog produce flights", []))
         follow(operator, [each for each in written if each not in first])
+
+
+def test_the_commands_of_a_repair(tmp_path: Path) -> None:
+    (kafka,) = free_ports(1)
+    written = [each for each in console("OPERATIONS.md", {}) if each.line.startswith(REPAIR)]
+    [shown_key] = {each.line.split()[-1] for each in written if "--accept-loss" in each.line}
+    with start_seaweedfs(tmp_path / "s3") as server:
+        server.create_bucket("lake")
+        objects = server.client()
+
+        def wal() -> set[str]:
+            listed = objects.list_objects_v2(Bucket="lake", Prefix="prod/wal/")
+            return {each["Key"] for each in listed.get("Contents", [])}
+
+        variables = {**server.environment, "TIDELOG_BOOTSTRAP": f"127.0.0.1:{kafka}"}
+        with reader(tmp_path, **variables) as operator:
+            serving = f"tidelog server --store s3://lake/prod --listen 127.0.0.1:{kafka}"
+            operator.run(Command(serving, []))
+            operator.run(Command("tidelog topics create flights --partitions 1", []))
+            slots = []
+            for value in "abc":
+                before = wal()
+                operator.run(Command(f"echo {value} | tidelog produce flights", []))
+                slots.append(sorted(wal() - before))
+            operator.end()
+            # Of the slot of "b", which lies between the others.
+            [key] = slots[1]
+            objects.delete_object(Bucket="lake", Key=key)
+            lost = key.removeprefix("prod/")
+            survey, accepting = (
+                Command(
+                    each.line.replace(shown_key, lost),
+                    [re.sub(r"\d+", "…", line) for line in each.output],
+                )
+                for each in written
+            )
+            # It exits with 4: there are losses.
+            operator.run(survey._replace(line=f"{survey.line}; test $? -eq 4"))
+            operator.run(accepting)
 
 
 def test_the_commands_of_security(tmp_path: Path) -> None:

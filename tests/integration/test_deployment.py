@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -20,10 +21,13 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
+from tests.integration.page_reader import Command, reader
+from tests.integration.test_deployment_page import CLIENTS, HELM_INSTALL, words, written
 from tests.unit.deploy.commands import DEPLOY, ROOT, composed_cluster, environment_of, served
 from tests.wheels import copy_clone
 from tidelog.localstack.made_once import made_once
 from tidelog.localstack.ports import free_ports
+from tidelog.sdk.admin import Admin
 from tidelog.sdk.consumer import Consumer
 from tidelog.sdk.producer import Producer
 
@@ -46,6 +50,10 @@ VALUES = {
         "replicas=2",
     ],
 }
+
+
+FLIGHTS = (3, 40, 16, 15)
+"""Their delays in minutes."""
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +143,21 @@ def test_a_chart_without_a_store_names_the_missing_value(helm: Path) -> None:
     assert "store.url: name the bucket" in done.stderr
 
 
+def test_the_pages_installation_renders(helm: Path) -> None:
+    name, chart, *settings = words(HELM_INSTALL)
+    done = subprocess.run(
+        [helm, "template", name, ROOT / chart, *settings], stdout=subprocess.PIPE, check=True
+    )
+    manifests = list(yaml.safe_load_all(done.stdout))
+    names = {each["metadata"]["name"] for each in manifests if each["kind"] == "Service"}
+    assert "events-bootstrap" in names
+    [pod] = [each["spec"]["template"] for each in manifests if each["kind"] == "StatefulSet"]
+    container = pod["spec"]["containers"][0]
+    assert container["image"].startswith("registry.example.com/tidelog:")
+    assert "s3://my-bucket/events" in str(container["env"])
+    assert "events-store" in str(container)
+
+
 def test_hadolint_finds_nothing() -> None:
     for folder in (DEPLOY, DEPLOY / "spark"):
         subprocess.run([SCRIPTS / "hadolint", folder / "Dockerfile"], check=True)
@@ -159,10 +182,6 @@ def test_spark_of_compose_copies_late_flights(
         given = cluster.moved(spark["environment"]["TIDELOG_BOOTSTRAP"])
         assert given == cluster.bootstrap
         variables = {**cluster.environment, "TIDELOG_BOOTSTRAP": given, "PYTHONPATH": str(ROOT)}
-        flights = [{"tail": f"N{each}", "delay_minutes": each} for each in (3, 40, 16, 15)]
-        with Producer(given, value_serializer="json") as producer:
-            for flight in flights:
-                producer.send("flights", flight, key=flight["tail"])
         log = (tmp_path / "spark.log").open("w")
         with (
             log,
@@ -171,14 +190,27 @@ def test_spark_of_compose_copies_late_flights(
             ) as running,
         ):
             try:
+                admin = Admin(given)
+                while "late-flights" not in admin.topics():
+                    with suppress(subprocess.TimeoutExpired):
+                        running.wait(0.1)
+                    assert running.poll() is None, (tmp_path / "spark.log").read_text()
+                with reader(tmp_path) as user:
+                    for each in written(*CLIENTS):
+                        user.run(Command(cluster.moved(each.line), each.output))
+                flights = [{"tail": f"N{each}", "delay_minutes": each} for each in FLIGHTS]
+                with Producer(given, value_serializer="json") as producer:
+                    for flight in flights:
+                        producer.send("flights", flight, key=flight["tail"])
                 with Consumer(given, "late-flights", auto_offset_reset="earliest") as consumer:
-                    late: set[bytes] = set()
-                    while len(late) < 3:
+                    late: set[bytes | None] = set()
+                    while len(late) < 4:
                         assert running.poll() is None, (tmp_path / "spark.log").read_text()
                         late |= {message.key for message in consumer.batch(timeout=1.0)}
             finally:
                 running.terminate()
-    assert late == {b"N40", b"N16", b"N15"}
+    # The page's flight has no key.
+    assert late == {None, b"N40", b"N16", b"N15"}
 
 
 @pytest.mark.timeout(900)
