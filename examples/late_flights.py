@@ -21,7 +21,7 @@ LATE_MINUTES = 15
 
 
 def late(message: Message) -> NewMessage | None:
-    """What becomes of one message: None drops it."""
+    """The transform of one message; None drops it."""
     flight = json.loads(message.value)
     if flight["delay_minutes"] < LATE_MINUTES:
         return None

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """What the command prints; fails with all of its output. It sees no checkout on its path."""
+    """The output of the command, which a failure shows whole. It sees no checkout on its path."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(part) for part in command],

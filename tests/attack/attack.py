@@ -1,4 +1,4 @@
-"""What an attack is: a function, and the broker that it wants."""
+"""An attack: a function, and the settings of its broker."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Attack:
 
     name: str
     says: str
-    """What it does: the first line of the function's docstring."""
+    """The description: the first line of the function's docstring."""
     run: Run
     """Attacks until it is cancelled. It may return before: then the attack is over."""
     seconds: float
     settings: Mapping[str, object] = field(default_factory=dict)
-    """What the broker is started with."""
+    """The settings with which the broker starts."""
     store: str = "memory"
     """The kind of store: "memory", or "file" for a folder of the test."""
     descriptors_max: int | None = None

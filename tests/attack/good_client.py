@@ -35,7 +35,7 @@ _CODECS = (Compression.NONE, Compression.LZ4)
 
 @dataclass(slots=True)
 class Seen:
-    """What the client has seen in a while."""
+    """The client's observations of some time."""
 
     seconds: list[float] = field(default_factory=list)
     """For each round that was due: from then to a record's return."""

@@ -14,7 +14,7 @@ TIMEOUT_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Told:
-    """What /healthz has told in a while."""
+    """The answers of /healthz over some time."""
 
     probes: int = 0
     unanswered: int = 0

@@ -31,7 +31,7 @@ to answer.
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one attack."""
+    """The outcome of one attack."""
 
     attack: Attack
     before: Seen
@@ -40,7 +40,7 @@ class Outcome:
     """The peak before the attack, and under it."""
     told: Told
     harm: str = ""
-    """What became of the broker, or of acknowledged records; nothing if both live on."""
+    """The harm to the broker or to acknowledged records; empty if there is none."""
 
     def row(self) -> str:
         """Its line in the report."""

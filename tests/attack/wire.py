@@ -1,4 +1,4 @@
-"""What attacks send: connections without manners, and requests as bytes."""
+"""The traffic of attacks: ill-behaved connections, and requests as bytes."""
 
 from __future__ import annotations
 

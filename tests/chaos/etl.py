@@ -40,7 +40,7 @@ _SETTINGS = {
 
 
 def derived(value: bytes) -> bytes:
-    """What the query makes of a value."""
+    """The query's result for a value."""
     return b"%s %d" % (value, zlib.crc32(value))
 
 

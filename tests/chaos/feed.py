@@ -1,4 +1,4 @@
-"""What the ETL is fed with: numbered records, in a thread of its own or on demand."""
+"""The input of the ETL: numbered records, from a thread of its own or on demand."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Orders:
         unseen.rename(self.folder / "orders" / moment)
 
     def held(self, moment: str) -> Note | None:
-        """Who has stopped there; told once."""
+        """The process that has stopped there; returned once."""
         for each in (self.folder / "held").iterdir():
             note = _parsed(each.name.split("."))
             if note.moment == moment:

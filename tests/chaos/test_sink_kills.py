@@ -32,7 +32,7 @@ COLLECTING = {
     "log.collect.tables.interval.ms": 5_000,
     "log.delete.grace.ms": GRACE_MS,
 }
-"""What is adopted is rolled and what was rolled is deleted, while processes die."""
+"""Adopted batches are rolled and rolled ones deleted, while processes die."""
 BETWEEN_THE_COMMITS = (CrashPoint.SINK_COMMITTED, CrashPoint.SINK_FOUND)
 """A batch is committed in the bucket, and Spark's commit log does not have it."""
 
@@ -150,7 +150,7 @@ def test_each_input_is_in_both_topics_once_whichever_process_is_killed(tmp_path:
 
 
 def plan(killer: Killer) -> list[Callable[[], None]]:
-    """What is killed when. Those at the same point in a row meet a batch that is repeated again."""
+    """The kills, in order. Those at the same point in a row meet a batch that is repeated again."""
     return [
         killer.staging_worker,
         lambda: killer.driver(CrashPoint.SINK_COMMITTED),

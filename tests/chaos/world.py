@@ -132,7 +132,7 @@ class World:
         return driver.process.wait()
 
     def held(self, moment: str) -> Note:
-        """Who has stopped at this moment, as was ordered."""
+        """The process that has stopped at this moment, as was ordered."""
         found: list[Note] = []
 
         def is_held() -> bool:
@@ -161,11 +161,11 @@ class World:
     # --- what must hold ---
 
     def expected(self) -> frozenset[bytes]:
-        """What each of the two topics is to have in the end."""
+        """The records that each of the two topics must have in the end."""
         return frozenset(derived(b"%d" % number) for number in range(self.feed.sent))
 
     def audit(self) -> frozenset[bytes]:
-        """What both topics have: the same, and once, in one atomic snapshot of the bucket."""
+        """The records of both topics: the same, and once, in one atomic snapshot of the bucket."""
         source = TidelogSource(
             {"store": self.store, "subscribe": ",".join(TOPICS), "snapshot": "atomic"}
         )

@@ -148,7 +148,7 @@ def test_members_go_on_when_their_broker_dies_and_comes_back(tmp_path: Path) -> 
 def test_two_members_share_and_each_takes_over_from_the_other(
     consumer_broker: BrokerProcess,
 ) -> None:
-    """What does not move is not revoked, and nothing is read twice."""
+    """A partition that does not move is not revoked, and no record is read twice."""
     create_topics(consumer_broker.kafka, shared=4)
     bootstrap = consumer_broker.kafka
     with Librdkafka(bootstrap, "sharing", ["shared"], "A", **PROTOCOL) as one:

@@ -43,7 +43,7 @@ COORDINATORS = {
     "java": "ProducerFencedException",
     "java-first-version": "ProducerFencedException",
 }
-"""What each library makes of PRODUCER_FENCED, the coordinator's word on a commit or offsets."""
+"""Each library's error for PRODUCER_FENCED, the coordinator's word on a commit or offsets."""
 LEADERS = COORDINATORS | {
     "kafka-python": "InvalidProducerEpochError",
     "java": "InvalidProducerEpochException",

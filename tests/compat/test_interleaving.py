@@ -39,7 +39,7 @@ PLAIN = "plain"
 
 
 class LogModel:
-    """What the partition holds, and what a read_committed reader sees of it."""
+    """The records of a partition, and those that a read_committed reader sees."""
 
     def __init__(self) -> None:
         self.end = 0

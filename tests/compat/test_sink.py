@@ -1,4 +1,4 @@
-"""What an exactly-once sink has committed, as librdkafka reads it, every checksum compared."""
+"""The commits of an exactly-once sink, as librdkafka reads them, every checksum compared."""
 
 from __future__ import annotations
 

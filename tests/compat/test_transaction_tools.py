@@ -44,7 +44,7 @@ def rows(output: str) -> list[dict[str, str]]:
 
 
 def read_committed(bootstrap: str, partition: int) -> list[bytes]:
-    """What a read_committed consumer sees before it comes to the last stable offset."""
+    """The values that a read_committed consumer gets up to the last stable offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,4 +1,4 @@
-"""What can happen to a stored object, and to which objects it is done."""
+"""The damages of stored objects, and the objects that each is done to."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _FOLDERS = {
 
 
 def kind_of(key: str, data: bytes) -> Kind:
-    """What an object is."""
+    """The kind of an object."""
     for prefix, kind in (
         (LOG_PREFIX, Kind.ENTRY),
         (SNAPSHOT_PREFIX, Kind.SNAPSHOT),
@@ -116,7 +116,7 @@ def _age(key: str) -> tuple[int, str]:
 
 
 class Damage(NamedTuple):
-    """What is stored at a key from now on; None: nothing."""
+    """The data at a key from now on; None: the object is missing."""
 
     name: str
     data: bytes | None

@@ -1,4 +1,4 @@
-"""What a damaged bucket makes of fsck and of a broker.
+"""Judges fsck and a broker on a damaged bucket.
 
 A broker serves the right records or an error, never other ones; it names what it cannot serve; and
 fsck names every damage that is not harmless.
@@ -26,7 +26,7 @@ STORAGE = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class Verdict(Enum):
-    """What became of a damage."""
+    """The verdict on a damage."""
 
     NAMED = "named"
     """fsck names it."""
@@ -38,7 +38,7 @@ class Verdict(Enum):
 
 @dataclass
 class Outcome:
-    """What was seen of one case."""
+    """The observations of one case."""
 
     case: Case
     verdict: Verdict
@@ -47,7 +47,7 @@ class Outcome:
     unserved: set[str] = field(default_factory=set)
     """Partitions of which something cannot be read."""
     wrong: list[str] = field(default_factory=list)
-    """What must not be, whatever is damaged."""
+    """The violations, which no damage excuses."""
 
 
 async def judge(rich: RichBucket, case: Case) -> Outcome:

@@ -1,4 +1,4 @@
-"""What a damaged bucket is after `tidelog bucket repair` gave up what is lost of it.
+"""Judges a damaged bucket after `tidelog bucket repair` gave up its lost parts.
 
 The next broker serves every partition again: each record is the one that was there, or its offset
 is among what the metadata log says was given up.

@@ -55,7 +55,7 @@ METADATA_ENTRIES = 650
 
 @dataclass
 class Truth:
-    """What was acknowledged."""
+    """The acknowledged records and offsets."""
 
     records: dict[str, dict[int, bytes]] = field(default_factory=dict)
     """Of each partition, like `flights-0`: values by offset, markers left out."""

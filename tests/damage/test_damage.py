@@ -1,4 +1,4 @@
-"""Whatever is damaged is named or harmless, and never served as the truth."""
+"""Every damage is named or harmless, and never served as the truth."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_the_log_goes_on_behind_its_lost_end(rich: RichBucket) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.WAL, Kind.COMMIT, Kind.ENTRY, Kind.STATE])
 def test_a_repair_that_is_cut_off_is_made_again(rich: RichBucket, kind: Kind) -> None:
-    """Whatever the last object was that a repair put or deleted, the next one ends it."""
+    """After any object that a repair put or deleted last, the next repair completes it."""
     case = newest(rich, kind, "flip")
 
     async def cut_off_after(steps: int) -> bool:

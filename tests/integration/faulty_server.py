@@ -20,7 +20,7 @@ FAULTS_FILE: Final = "FAULTS_FILE"
 
 
 def effects(request: str, key: str) -> list[str]:
-    """What the faults of this moment do to a request."""
+    """The effects of the present faults on a request."""
     lines = [line.split() for line in Path(os.environ[FAULTS_FILE]).read_text().splitlines()]
     return [effect for of, keys, effect in lines if of == request and fnmatchcase(key, keys)]
 

@@ -1,4 +1,4 @@
-"""What Prometheus sees if what a broker shows now lasts for hours, and which alerts then fire.
+"""The alerts that fire in Prometheus if a broker's present metrics last for hours.
 
 Two scrapes of a real broker bound a piece of its life. In the time that promtool makes, counters
 rise on as between the scrapes, and gauges stay. A time of a last success stays where it was if
@@ -40,7 +40,7 @@ class Scrape(NamedTuple):
 
 
 def scraped(http: str, at: float) -> Scrape:
-    """What Prometheus gets from a broker at the time `at`."""
+    """The series that Prometheus gets from a broker at the time `at`."""
     text = urlopen(f"http://{http}/metrics", timeout=30).read().decode()
     series = {
         (

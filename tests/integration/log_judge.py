@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Fate:
-    """What became of the transaction that a record is in."""
+    """The outcome of a record's transaction."""
 
     is_committed: bool | None = None
     """None: it is not decided yet."""
@@ -45,7 +45,7 @@ class Sent(NamedTuple):
 
 
 class Ledger:
-    """What producers were told: which record has which offset."""
+    """The answers to producers: the offset of each record."""
 
     def __init__(self) -> None:
         self.logs: dict[Place, dict[int, Sent]] = {}
@@ -56,7 +56,7 @@ class Ledger:
         assert known is sent, f"{place} {offset} was given to two records"
 
     def find(self, place: Place, offset: int) -> Sent | None:
-        """What was acknowledged at an offset."""
+        """The record that was acknowledged at an offset."""
         return self.logs.get(place, {}).get(offset)
 
     @property
@@ -144,7 +144,7 @@ class LogStarts:
         self._starts: list[dict[Place, int]] = []
 
     def note(self, asked_at: float, starts: dict[Place, int]) -> None:
-        """What the broker said to a question of that time."""
+        """Note the broker's answer to a question of that time."""
         for before, after in pairwise([*self._starts[-1:], starts]):
             for place, start in after.items():
                 if start < before.get(place, 0):
@@ -162,10 +162,10 @@ class LogStarts:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What may take records of a topic away."""
+    """The ways in which a topic may lose records."""
 
     is_deleted: bool
-    """What lies below the log start is gone."""
+    """Records below the log start are gone."""
     tombstone_seconds: float | None
     """None: the topic is not compacted. Else `delete.retention.ms`."""
 

@@ -33,7 +33,7 @@ BUSY = {
 OF_THE_STORE = ("TidelogStoreErrors",)
 """Fires beside others if one request in twenty fails: that depends on the broker's other work."""
 CYCLES = ("lease", "metadata_read", "collection")
-"""What a broker does again and again, whether or not clients have requests."""
+"""The works that a broker repeats, with or without requests of clients."""
 OF_READS = (*OF_THE_STORE, "TidelogCollectionOld")
 """The same if reads fail: a collection may need the objects too."""
 PATIENT = {"delivery_timeout_ms": 600_000, "linger_ms": 0}

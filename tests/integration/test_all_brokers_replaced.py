@@ -82,7 +82,7 @@ def begin(
 
 
 def metadata_of(living: Sequence[BrokerProcess]) -> ClusterMetadata:
-    """What the brokers tell of the cluster when the one that is asked knows all of them."""
+    """The cluster's metadata, once the broker that is asked knows all brokers."""
     admin = AdminClient(client_of(living))
     deadline = time.monotonic() + SECONDS_MAX
     while True:

@@ -48,7 +48,7 @@ READS_MAX = 200
 """How often the whole log is read until some of it is compacted away."""
 
 Log = dict[int, tuple[bytes, bytes | None]]
-"""What was acknowledged, by offset."""
+"""The acknowledged records, by offset."""
 
 
 class Load:
@@ -147,7 +147,7 @@ def log_start(bootstrap: str, topic: str) -> int:
 
 
 def last_values(log: Log) -> dict[bytes, bytes]:
-    """What a reader of the whole log knows in the end."""
+    """The last value of each key for a reader of the whole log."""
     found = {key: value for _, (key, value) in sorted(log.items())}
     return {key: value for key, value in found.items() if value is not None}
 

@@ -113,9 +113,9 @@ GROWING = (
     "tidelog_tail_cache_hits_total",
     "tidelog_tail_cache_misses_total",
 )
-"""What tells that each of the things goes on, and that readers were served from everywhere."""
+"""Counters that grow while each work goes on and each source serves readers."""
 HARMLESS = ("tidelog_storage_faults_total", "tidelog_collection_failures_total")
-"""What must not happen at all."""
+"""Counters that must stay 0."""
 
 
 class Run:
@@ -253,7 +253,7 @@ Rows = dict[Place, dict[int, tuple[bytes, bytes | None]]]
 
 
 def rows_of_bucket(run: Run) -> tuple[Rows, dict[Place, int]]:
-    """What `tidelog.bucket` reads, and where logs begin."""
+    """The rows that `tidelog.bucket` reads, and the log starts."""
 
     async def read() -> tuple[Rows, dict[Place, int]]:
         clock, entropy = SystemClock(), SystemEntropy()
@@ -285,7 +285,7 @@ def triples(rows: pa.RecordBatch) -> Iterator[tuple[int, tuple[bytes, bytes | No
 
 
 def rows_of_tables(run: Run, log_starts: dict[Place, int]) -> Rows:
-    """What DuckDB reads of the same topics, knowing nothing but where the logs begin."""
+    """The rows that DuckDB reads of the same topics; it knows only the log starts."""
     found: Rows = {place: {} for place in PLACES}
     for log in run.bucket.glob("topics/*/_delta_log"):
         table = log.parent
@@ -318,7 +318,7 @@ def walk_through(run: Run, rows: Rows, ends: dict[Place, int], now: float) -> li
 
 
 def read_with_consumer(bootstrap: str, run: Run, isolation: str) -> Rows:
-    """What a new consumer gets of a broker that has nothing in memory."""
+    """The rows that a new consumer gets from a broker with nothing in memory."""
     reader = Reader(bootstrap, PLACES, run.ledger, isolation)
     found: Rows = {place: {} for place in PLACES}
     for place, walk in reader.walks.items():

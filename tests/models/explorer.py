@@ -15,7 +15,7 @@ class Violation(Exception):
 
 
 class Outcome(NamedTuple):
-    """What an exploration found."""
+    """The findings of an exploration."""
 
     states: int
     whole: bool

@@ -99,7 +99,7 @@ def changed(values: tuple[str, ...], index: int, value: str) -> tuple[str, ...]:
 
 
 def check(world: World) -> None:
-    """What must hold in every state."""
+    """Check the rules that hold in every state."""
     ends = [recoverer.end for recoverer in world.recoverers if recoverer.end is not None]
     for end in ends:
         if end < world.writer.acknowledged:

@@ -199,7 +199,7 @@ def recovered(world: World, partition: int) -> int:
 
 
 def check(world: World) -> None:
-    """What must hold in every state."""
+    """Check the rules that hold in every state."""
     for partition, length in enumerate(world.truth):
         found = recovered(world, partition)
         if found != length:

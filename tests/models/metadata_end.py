@@ -252,7 +252,7 @@ def comparing_steps(world: World, number: int, variant: str) -> Steps:
 
 
 def judge_start(world: World, me: Process) -> None:
-    """What a process that goes on must not contradict."""
+    """Check that a process that goes on contradicts nothing before."""
     at = len(me.chain)
     if entry_at(world, at) is None and any(
         number > at and entry_at(world, number) is not None for number in me.above
@@ -283,7 +283,7 @@ def loss_steps(world: World, limits: Limits) -> Steps:
 
 
 def check(world: World) -> None:
-    """What must hold in every state."""
+    """Check the rules that hold in every state."""
     for number, process in enumerate(world.processes):
         if process.phase == "damaged" and world.lost is None:
             raise Violation(f"process {number} takes a sound log for damaged")

@@ -30,7 +30,7 @@ Mark: TypeAlias = tuple[int, int | Checkpoint | Merged | Handover]
 
 
 def superfluous(world: World, variant: str) -> Iterator[Mark]:
-    """What a collector may mark (F1), by what it reads, and whose it is."""
+    """The objects that a collector may mark (F1) by its reads, and their owners."""
     base, search = found_at_once(world, variant)
     needed = [e for e in base.image.extents if e.offset >= len(world.table)]
     referred = {(e.broker, e.slot) for e in needed if not e.merged}

@@ -104,7 +104,7 @@ class Reference(NamedTuple):
 
 
 class Tenure(NamedTuple):
-    """What the metadata log says; `handover` is an object's number, or None after a fence."""
+    """A tenure in the metadata log; `handover` is an object's number, or None after a fence."""
 
     epoch: int
     broker: int
@@ -183,9 +183,9 @@ class Local(NamedTuple):
     roll: tuple[int, int] | None = None
     table_next: int = 0
     merge: tuple[Extent, ...] | None = None
-    """What was copied into a merged object, and is to be told to the WAL."""
+    """The copy in a merged object whose entry the WAL does not have yet."""
     frozen: tuple[Frozen, ...] = ()
-    """What it gave by reference; its checkpoints list it until a later tenure is opened."""
+    """Tenures given by reference; its checkpoints list them until a later tenure is opened."""
 
 
 class Reader(NamedTuple):
@@ -227,7 +227,7 @@ class World(NamedTuple):
     written: tuple[int, ...]
     """Checkpoints of each broker."""
     marked: frozenset[tuple[int, int | Checkpoint | Merged | Handover]]
-    """What a collector has found to be superfluous, and may delete at any later time."""
+    """The objects that a collector has found superfluous, and may delete at any later time."""
     reader: Reader | None
     merged: tuple[tuple[tuple[tuple[int, int], ...] | None, ...], ...]
     """Each broker's merged objects: offsets and values. None: the object was deleted."""
@@ -382,7 +382,7 @@ def values_of(world: World, table: tuple[int, ...], image: Image) -> tuple[int, 
 
 
 def value_at(world: World, extent: Extent) -> int:
-    """What lies in an extent's place."""
+    """The value in an extent's place."""
     if extent.merged:
         held = world.merged[extent.broker][extent.slot]
         if held is None:
@@ -409,7 +409,7 @@ def found_at_once(world: World, variant: str) -> tuple[Base, Search]:
 
 
 def check(world: World, variant: str) -> None:
-    """What must hold in every state."""
+    """Check the rules that hold in every state."""
     if world.table != world.truth[: len(world.table)]:
         raise Violation(f"the table {world.table} is no prefix of the log {world.truth}")
     try:

@@ -86,7 +86,7 @@ class Version(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """What the coordinator stores."""
+    """The coordinator's stored state of a transaction."""
 
     ordinal: int = 0
     state: str = EMPTY
@@ -183,7 +183,7 @@ def opened(log: tuple[Entry, ...]) -> int | None:
 
 
 def check(world: World) -> None:
-    """What must hold in every state, of what is durable."""
+    """Check the rules on the durable state, which hold in every state."""
     known = world.durable[-1]
     decided = {each.ordinal: each.outcome for each in world.durable if each.outcome}
     for topic, log in enumerate(world.logs):

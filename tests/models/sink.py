@@ -131,7 +131,7 @@ class World(NamedTuple):
     seen: int = -1
     """The offset at which the collector has looked."""
     spare: frozenset[Staged] = frozenset()
-    """What nobody referred to when a broken collector looked for that."""
+    """The objects without a reference when a broken collector looked."""
     marked: frozenset[Staged] = frozenset()
     deleted: frozenset[Staged] = frozenset()
 
@@ -140,7 +140,7 @@ Steps: TypeAlias = Iterator[tuple[str, World]]
 
 
 def check(world: World) -> None:
-    """What must hold in every state."""
+    """Check the rules that hold in every state."""
     for log in world.committed:
         counts = Counter((half.staged.batch, half.number) for half in log)
         for (batch, _), count in counts.items():

@@ -74,7 +74,7 @@ DELAYED = Limits(transactions=2, crashes=1, timeouts=1, delays=1)
 
 
 class Transaction(NamedTuple):
-    """What the coordinator stores."""
+    """The coordinator's stored state of a transaction."""
 
     ordinal: int = 0
     state: str = EMPTY
@@ -171,7 +171,7 @@ def newest(log: Iterable[LogEntry]) -> Transaction:
 
 
 class PartitionState(NamedTuple):
-    """What a partition's log says."""
+    """The state of a partition's log."""
 
     open: int | None
     ended: int
@@ -206,7 +206,7 @@ def read(log: Iterable[LogEntry], partition: str) -> PartitionState:
 
 
 def check(world: World) -> None:
-    """What must hold in every state, of what is durable."""
+    """Check the rules on the durable state, which hold in every state."""
     known = newest(world.a_durable)
     found = {P: read(world.a_durable, P), Q: read(world.b_durable, Q)}
     decided = {
@@ -256,7 +256,7 @@ def durability_steps(world: World) -> Steps:
 
 
 def crash_steps(world: World, limits: Limits, variant: str) -> Steps:
-    """What is not durable is gone; the client sees what it waits for fail, or asks again."""
+    """Records that are not durable are gone; the client sees its waits fail, or asks again."""
     if world.crashes == limits.crashes:
         return
     after = world._replace(crashes=world.crashes + 1)

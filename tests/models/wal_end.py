@@ -69,7 +69,7 @@ class Walk(NamedTuple):
 
 
 class Retired(NamedTuple):
-    """What the metadata log says of the end, and the ghost of what could be known at that time.
+    """The end in the metadata log, and a ghost: the knowledge that was possible at that time.
 
     A slot below the end that is missing needs no further proof: replay misses it (rule C6).
     """
@@ -284,7 +284,7 @@ def reader_steps(world: World, limits: Limits, variant: str) -> Steps:
 
 
 def judge_reader(world: World, reader: Reader) -> None:
-    """What a reader has found, by what was true when it began."""
+    """Judge a reader's finding by the truth when it began."""
     end, damaged = reader.walk.at, reader.walk.damaged
     if any(slot != world.lost for slot in damaged):
         raise Violation(f"a reader tells damage of sound slots: {sorted(damaged)}")
@@ -296,7 +296,7 @@ def judge_reader(world: World, reader: Reader) -> None:
 
 
 def check(world: World) -> None:
-    """What must hold in every state."""
+    """Check the rules that hold in every state."""
     if world.retired is None:
         return
     end, damaged, told = world.retired

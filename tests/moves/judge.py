@@ -53,7 +53,7 @@ class Seen:
         )
 
     def faults(self, topics: Sequence[str]) -> list[str]:
-        """What is wrong at the end; each topic is to hold all that was sent, in its order."""
+        """The faults at the end; each topic must hold all sent records, in order."""
         observed = Observations()
         for partition, numbers in sorted(self.sent.items()):
             for number in sorted(numbers):

@@ -14,7 +14,7 @@ from tests.simulation.seeds import SeedOptions
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """What is kept of a seed."""
+    """The kept result of a seed."""
 
     seed: int
     line: str

@@ -21,7 +21,7 @@ _RATE_ERROR_MAX = 0.003
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What one process's program is given."""
+    """The environment of one process's program."""
 
     process: SimulatedProcess
     store: ProcessStore
@@ -181,7 +181,7 @@ class SimulatedCluster:
     # --- processes ---
 
     def is_running(self, host: str, pid: int) -> bool:
-        """What the host's table of processes says."""
+        """The answer of the host's table of processes."""
         process = self._processes.get((host, pid))
         return process is not None and process.alive
 

@@ -47,7 +47,7 @@ FIRST_VERSION = 11
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a producer sends, and how it is configured."""
+    """A producer's load and configuration."""
 
     records_a_second: float
     partitions: int
@@ -60,7 +60,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Paced:
-    """What became of it."""
+    """The measured result of a paced producer."""
 
     latencies: list[float] = field(default_factory=list)
     """From a record's creation to its acknowledgement, ascending."""
@@ -278,7 +278,7 @@ def on_a_distant_store(
 
 
 def paced(put_seconds: float, pace: Pace, **settings: object) -> Paced:
-    """What a paced producer feels."""
+    """The result of a paced producer."""
 
     async def use(environment: Environment, connection: BrokerConnection, topic_id: UUID) -> Paced:
         return await PacedProducer(environment, connection, topic_id, pace).run()

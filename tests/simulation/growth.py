@@ -75,7 +75,7 @@ class NoNetwork:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is done to the broker."""
+    """The load on the broker."""
 
     slots_a_second: float
     hours: float
@@ -96,7 +96,7 @@ class Load:
 
 @dataclass(slots=True)
 class Growth:
-    """What a run has shown."""
+    """The result of a run."""
 
     slots: int = 0
     """Slots that were written."""

@@ -13,12 +13,12 @@ from tests.simulation.world.process import SimulatedProcess
 
 _PUT_WAIT_SECONDS_MAX = 2.0
 _PREFIXES = ("", "cluster/", "cluster/", "wal/")
-"""What a broker may be cut off from: everything, leases and metadata, or its WAL."""
+"""The prefixes from which a broker may be cut off: all, leases and metadata, or its WAL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What kind of run it is: weights of the faults, and whether they may overlap."""
+    """The kind of a run: weights of the faults, and whether they may overlap."""
 
     weights: Mapping[str, int]
     overlapping: bool = True

@@ -1,4 +1,4 @@
-"""What a run's topics may lose: by retention, by DeleteRecords, by log compaction."""
+"""The losses that a run's topics allow: by retention, by DeleteRecords, by log compaction."""
 
 from __future__ import annotations
 

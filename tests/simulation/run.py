@@ -60,7 +60,7 @@ _SETTLE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What is being tried: the program of a broker and the library of a client."""
+    """The system under test: the program of a broker and the library of a client."""
 
     broker: BrokerProgram
     client: ClientProgram
@@ -72,11 +72,11 @@ class System:
     """Records leave the WAL: what is read has no markers any more, and no sequences. Topics lose
     some, and what is superfluous is deleted."""
     patches: Callable[[], list[Patch]] = list
-    """What is replaced while it runs."""
+    """The patches that apply while it runs."""
     brokers: int = 1
     """The number of broker ids that run at a time."""
     workload: WorkloadSettings | None = None
-    """What clients do, in place of the seed's workload. Records may leave the WAL."""
+    """A workload in place of the seed's. Records may leave the WAL."""
     nemesis: Callable[[SimulatedCluster, int], Nemesis] = Nemesis
     beside: Callable[[SimulatedCluster], Coroutine[Any, Any, None]] | None = None
     """Runs while there are faults, and ends when they are healed."""
@@ -88,7 +88,7 @@ class System:
 
 @dataclass(slots=True)
 class Result:
-    """What a run showed."""
+    """The result of a run."""
 
     seed: int
     profile: str

@@ -1,4 +1,4 @@
-"""What producers feel of a store whose PUTs take long, counted in PUTs, in virtual time."""
+"""Latencies of producers on a store whose PUTs take long: in PUTs, in virtual time."""
 
 from __future__ import annotations
 

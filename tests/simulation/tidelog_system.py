@@ -282,7 +282,7 @@ def _identity(environment: Environment) -> ProcessIdentity:
 def _is_running(
     cluster: SimulatedCluster, environment: Environment, other: ProcessIdentity
 ) -> bool | None:
-    """What the machine knows of its own processes; nothing of those of others, but mistakes."""
+    """The machine's knowledge of its own processes; it knows none of other machines."""
     if (other.host, other.pid) in cluster.taken_for_dead:
         return False
     if other.host != environment.process.host:

@@ -1,4 +1,4 @@
-"""What the records of a simulation hold: a value, and padding by which damage shows.
+"""The records of a simulation: a value, and padding by which damage shows.
 
 Values are unique in a run. In compacted topics some records share a key, which their values name
 (`...#k3`), and some are tombstones (`...#k3!`), whose value lies in a header.

@@ -1,4 +1,4 @@
-"""What a run's clients do: a plain log, consumer groups beside it, or transactions."""
+"""The workloads of a run's clients: a plain log, consumer groups beside it, or transactions."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def workload_of(seed: int) -> str:
 
 
 class Program(NamedTuple):
-    """What one client does, under which name."""
+    """The work of one client, and its name."""
 
     name: str
     run: ActorProgram
 
 
 def producers(settings: WorkloadSettings) -> list[Program]:
-    """Whoever ends by itself when nothing more is to be written."""
+    """The programs that end by themselves when they have written everything."""
     isolations: list[Isolation] = ["read_committed", "read_uncommitted"]
     programs = [
         Program(f"producer-{number}", lambda actor: IdempotentProducer(actor).run())
@@ -143,7 +143,7 @@ def members(settings: WorkloadSettings) -> list[Program]:
 
 
 def auditors(settings: WorkloadSettings) -> list[Program]:
-    """Who waits for the groups to have consumed everything."""
+    """The programs that wait until the groups have consumed everything."""
     groups = []
     if settings.group_readers:
         groups += [

@@ -1,4 +1,4 @@
-"""What the tests read: transactions of every kind, gaps, headers, nulls, segments, a live tail."""
+"""The log of the tests: transactions of every kind, gaps, headers, nulls, segments, a tail."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Place:
 
     store: str
     settings: dict[str, str]
-    """What stands behind `store.` in the options."""
+    """The options that follow `store.`."""
     broker: BrokerProcess
     history: History
 

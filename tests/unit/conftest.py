@@ -1,4 +1,4 @@
-"""What tests of stores share: a moto process, and stores that soon give up."""
+"""Fixtures of tests of stores: a moto process, and stores that soon give up."""
 
 from __future__ import annotations
 

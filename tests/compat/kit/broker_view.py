@@ -38,7 +38,7 @@ class PartitionView(NamedTuple):
     batches: list[BatchHeader]
     """All that were fetched, markers and those of aborted transactions too."""
     records: list[StoredRecord]
-    """What an application gets."""
+    """The records that an application gets."""
     end: int
     """The last stable offset, or the high watermark for read_uncommitted."""
 

@@ -27,14 +27,14 @@ class Tools:
             self._always += ["--command-config", command_config]
 
     def run(self, main: str, *arguments: str, text: str = "", fails: bool = False) -> str:
-        """What a tool prints; it must fail, or must not."""
+        """The output of a tool, which must fail, or must not."""
         done = self._done(main, *arguments, text=text)
         output = done.stdout + done.stderr
         assert (done.returncode != 0) == fails, output
         return output
 
     def formatted(self, topic: str, partition: int, formatter: str) -> list[dict[str, Any]]:
-        """What one of Kafka's formatters makes of all records of an internal topic's partition."""
+        """All records of an internal topic's partition, by one of Kafka's formatters."""
         isolation = IsolationLevel.READ_UNCOMMITTED
         count = len(partition_view(self._bootstrap, topic, partition, isolation).records)
         place = ("--topic", topic, "--partition", str(partition), "--offset", "earliest")

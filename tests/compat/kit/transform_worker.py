@@ -45,7 +45,7 @@ MEMBERSHIP_LOST = (
 
 
 class Job(NamedTuple):
-    """What is moved where, on whose behalf."""
+    """The broker, the name, the input and the outputs of a worker."""
 
     bootstrap: str
     name: str
@@ -55,7 +55,7 @@ class Job(NamedTuple):
 
 
 def say(word: str) -> None:
-    """Tell whoever watches."""
+    """Print a word for the watching test."""
     print(word, flush=True)
 
 

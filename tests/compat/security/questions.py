@@ -227,7 +227,7 @@ def _replace(node: Any, values: Mapping[Any, Any]) -> bool:
 
 
 def outcome(node: Any, left_out: frozenset[str] = frozenset()) -> Any:
-    """What an answer tells of permissions: errors, names, operations, and whether ids are told.
+    """An answer's part about permissions: errors, names, operations, and whether it has ids.
 
     `left_out` are names of fields that are not compared.
     """

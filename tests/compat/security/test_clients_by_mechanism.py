@@ -105,7 +105,7 @@ ERRORS: Final = {
         "expired token": "unexpected data in oauth response",
     },
 }
-"""What each client tells its user: the class, the text, and the log where the error lacks it."""
+"""Each client's error: the class, the text, and the log where the error lacks the text."""
 MISSING: Final = {
     ("kcat", "SCRAM-SHA-256"): (
         "Debian's kcat has librdkafka 2.0.2. Before 2.6.1 librdkafka sends its nonce twice, which"

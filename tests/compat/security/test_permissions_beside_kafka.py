@@ -114,7 +114,7 @@ class Side:
 
 
 class Comparison:
-    """What differs between two brokers."""
+    """The differences between two brokers."""
 
     def __init__(self, ours: Side, theirs: Side) -> None:
         self._sides = ours, theirs

@@ -1,4 +1,4 @@
-"""Whatever clients send before they have authenticated: an answer of Kafka's kinds, or an end."""
+"""Any bytes before authentication get one of Kafka's answers, or end the connection."""
 
 from __future__ import annotations
 

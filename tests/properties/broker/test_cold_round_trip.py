@@ -1,4 +1,4 @@
-"""Whatever was produced, rolled into segments and fetched again is what was committed."""
+"""Any records that were produced, rolled into segments and fetched are the committed ones."""
 
 from __future__ import annotations
 

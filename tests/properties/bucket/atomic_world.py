@@ -58,7 +58,7 @@ class Violation(AssertionError):
 
 @dataclass
 class World:
-    """What is durable, and everything that ever happened."""
+    """The durable state, and everything that ever happened."""
 
     now: int = 0
     log: list[TransactionRecord] = field(default_factory=list)

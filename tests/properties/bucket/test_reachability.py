@@ -75,7 +75,7 @@ RUNNER = asyncio.Runner()
 
 
 def at_once(coroutine: Coroutine[object, object, T]) -> T:
-    """What a coroutine returns that never waits: the store is in memory."""
+    """The result of a coroutine that never waits: the store is in memory."""
     try:
         coroutine.send(None)
     except StopIteration as ended:
@@ -337,7 +337,7 @@ class World:
             at_once(self.store.put(keys[number % len(keys)], b"late"))
 
     def late(self) -> list[str]:
-        """What lies there of forgotten incarnations."""
+        """The objects of forgotten incarnations."""
         return [key for key in self.stored() for owner in self.forgotten if f"/{owner}/" in key]
 
     def stored(self) -> list[str]:
@@ -462,7 +462,7 @@ def test_the_seals_and_a_checkpoint_are_left_in_the_end(seed: int) -> None:
 
 
 def test_the_runs_merge_and_go_on_from_merged_objects() -> None:
-    """What the properties rest on: merges happen in them, also across a change of owner."""
+    """The properties rest on this: merges happen in the runs, also across a change of owner."""
     world = World()
     for number in range(9):
         world.append(number)
@@ -484,11 +484,11 @@ def test_the_runs_merge_and_go_on_from_merged_objects() -> None:
 
 
 def test_the_runs_forget_incarnations_that_write_afterwards() -> None:
-    """What the property about late objects rests on."""
+    """The property about late objects rests on this."""
     late = [key for seed in range(10) for key in walk(seed, 120).late()]
     assert {"wal", "merged", "checkpoint"} == {key.partition("/")[0] for key in late}
 
 
 def test_the_runs_have_merged_objects_that_nothing_names_any_more() -> None:
-    """What the property about their names rests on."""
+    """The property about their names rests on this."""
     assert any(walk(seed, 200).settled for seed in range(100))

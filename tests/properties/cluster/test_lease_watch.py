@@ -23,7 +23,7 @@ from tidelog.identifiers import BrokerId, Epoch
 
 HEARTBEAT = 2.0
 SESSION = 9.0
-"""What `samples.registered` registers."""
+"""The timeout that `samples.registered` registers."""
 
 
 class Cluster:

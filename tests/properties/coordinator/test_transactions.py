@@ -72,7 +72,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Told:
-    """What a client knows."""
+    """A client's knowledge."""
 
     identities: list[Identity] = field(default_factory=list)
     version: int = 0
@@ -259,7 +259,7 @@ class Transactions(RuleBasedStateMachine):
         self.hear()
 
     def hear(self) -> None:
-        """Whoever was answered takes note."""
+        """Clients note their answers."""
         for token in [token for token in self.asked if token in self.world.replies]:
             asked, reply = self.asked.pop(token), self.world.replies[token]
             if isinstance(reply, IdentityReply) and reply.error is ErrorCode.NONE:
@@ -281,7 +281,7 @@ class Transactions(RuleBasedStateMachine):
             self.told[client].identities.append(identity)
 
     def check_told_outcome(self, command: EndTransaction) -> None:
-        """Who is told that it is decided finds it decided in the durable log."""
+        """A client that is told of a decision finds it in the durable log."""
         log = self.world.log[: self.world.durable]
         states = {PREPARE_COMMIT, COMPLETE_COMMIT} if command.commit else {PREPARE_ABORT}
         states |= set() if command.commit else {COMPLETE_ABORT}

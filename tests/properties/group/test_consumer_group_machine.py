@@ -160,7 +160,7 @@ class ConsumerGroupStories(RuleBasedStateMachine):
         assert self.world.describe_consumers() == before
 
     def teardown(self) -> None:
-        """Whatever has happened: those who go on come to rest, with everything shared out."""
+        """After any history the remaining members come to rest, with all partitions assigned."""
         group = self.group
         if group is None:
             return

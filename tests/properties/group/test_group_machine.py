@@ -68,11 +68,11 @@ class GroupStories(RuleBasedStateMachine):
         self.world = GroupWorld(SETTINGS)
         self.clients = [Client(f"i{n}" if n < 2 else None) for n in range(CLIENTS)]
         self.handed_in: dict[tuple[int, int], dict[str, bytes]] = {}
-        """What counted of a generation's leader, by life of the group and generation."""
+        """The leader's assignment that counted, by life of the group and generation."""
         self.told: dict[tuple[int, int], tuple[str | None, str | None]] = {}
         self.committed: Written | None = None
         self.pending: dict[int, Written] = {}
-        """What each producer's open transaction holds."""
+        """The offsets in each producer's open transaction."""
         self.seen_records = 0
         self.life = 0
         """Counts deletions: a group that comes again counts its generations anew."""

@@ -125,7 +125,7 @@ class MixedGroupStories(RuleBasedStateMachine):
         assert self.world.describe_consumers() == before
 
     def teardown(self) -> None:
-        """Whatever has happened: those who go on come to rest, with everything shared out."""
+        """After any history the remaining members come to rest, with all partitions assigned."""
         for _ in range(ROUNDS_MAX):
             self.wait(3_000)
             for number in range(CLIENTS):

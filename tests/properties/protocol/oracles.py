@@ -44,7 +44,7 @@ def through_kio(message: Message, version: int) -> bytes:
 
 
 def kio_reads(message_type: type[Message], version: int, encoded: bytes) -> Any:
-    """What kio decodes, as one of our messages."""
+    """The message that kio decodes, as one of ours."""
     kio_type = kio_type_of(message_type, version)
     entity, size = entity_reader(kio_type)(encoded, 0)
     assert size == len(encoded)
@@ -52,14 +52,14 @@ def kio_reads(message_type: type[Message], version: int, encoded: bytes) -> Any:
 
 
 def kafka_python_repeats(message_type: type[Message], version: int, encoded: bytes) -> bytes:
-    """What kafka-python encodes after it has decoded."""
+    """The bytes that kafka-python encodes after it has decoded."""
     theirs = kafka_python_reads(message_type, version, encoded)
     theirs._header = None  # its decoder leaves this unset, its encoder looks at it
     return bytes(theirs.encode(version=version))
 
 
 def kafka_python_reads(message_type: type[Message], version: int, encoded: bytes) -> Any:
-    """What kafka-python decodes."""
+    """The message that kafka-python decodes."""
     if message_type is ApiVersionsResponse and not encoded.startswith(b"\0\0"):
         raise Unsupported("with an error it takes every version for version 0")
     return _kafka_python_type(message_type, version).decode(encoded, version=version)

@@ -1,4 +1,4 @@
-"""Whatever bytes come in: a message or MalformedMessage, and memory in proportion to the input."""
+"""Any bytes give a message or MalformedMessage, with memory in proportion to the input."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Log:
 
 
 def row(record: Record, producer: tuple[int, int, int]) -> Row:
-    """What the table should say of a record."""
+    """The expected row of a record in the table."""
     producer_id, epoch, ordinal = producer
     stamp = pa.scalar(record.timestamp * 1000, pa.timestamp("us", tz="UTC"))
     return {

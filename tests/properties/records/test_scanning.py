@@ -28,7 +28,7 @@ records = st.lists(
 
 
 def thorough(buffer: bytes, start: int, end: int, count: int) -> ScannedRecords | None:
-    """What the walk says; None where it refuses."""
+    """The result of the walk; None if it refuses."""
     deltas, keys = [], []
     try:
         for index, layout in enumerate(read_layouts(buffer, start, end, count)):

@@ -63,7 +63,7 @@ def steps_of(chance: random.Random) -> list[Step]:
 
 @dataclass
 class Model:
-    """What a table is to hold."""
+    """The expected content of a table."""
 
     records: list[Kept] = field(default_factory=list)
     cleaned_ms: dict[int, int] = field(default_factory=dict)
@@ -168,11 +168,11 @@ async def _compare(story: Sequence[Step], delete_retention_ms: int) -> None:
 
 
 def _from(log_start: int, held: Sequence[Kept]) -> list[Kept]:
-    """What a reader sees."""
+    """The records that a reader sees."""
     return [record for record in held if record.offset >= log_start]
 
 
 def _last_values(held: Sequence[Kept]) -> dict[bytes, bytes]:
-    """What a reader of the whole log knows in the end."""
+    """The last value of each key for a reader of the whole log."""
     found = {record.key: record.value for record in held if record.key is not None}
     return {key: value for key, value in found.items() if value is not None}

@@ -32,7 +32,7 @@ faults = st.builds(
 
 @dataclass
 class Outcomes:
-    """What the writers were told."""
+    """The answers to the writers."""
 
     mine: dict[int, list[bytes]] = field(default_factory=dict)
     taken: list[tuple[int, bytes, bytes]] = field(default_factory=list)

@@ -58,7 +58,7 @@ class Recording(MemoryStore):
 
 @dataclass
 class Told:
-    """What the writers were told."""
+    """The answers to the writers."""
 
     added: list[Segment] = field(default_factory=list)
     removed: list[SegmentName] = field(default_factory=list)

@@ -92,7 +92,7 @@ METADATA = MetadataStamp(1, 0x12345678)
 
 
 def stamps(durable_end: int = 0) -> SlotStamps:
-    """What a writer with so many durable slots stamps."""
+    """The stamps of a writer with so many durable slots."""
     return SlotStamps(Slot(durable_end), METADATA)
 
 

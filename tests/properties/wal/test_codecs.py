@@ -1,4 +1,4 @@
-"""What is written is read back equal; what is damaged is called corrupt, never taken for sound."""
+"""Written values are read back equal; damaged ones are called corrupt, never taken for sound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever fails: what was acknowledged is there, once, in order; all agree where a WAL ends."""
+"""After any failure acknowledged records are there once, in order; all agree on a WAL's end."""
 
 from __future__ import annotations
 

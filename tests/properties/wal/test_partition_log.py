@@ -280,7 +280,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
 
     @rule()
     def recover(self) -> None:
-        """What is rebuilt from the slots alone is what the owner has in memory."""
+        """A log that is rebuilt from the slots alone equals the owner's in memory."""
         self.settle()
         found: list[SlotIndex | CorruptObject] = [
             check_body(slot.key, slot.data) for slot in self.slots

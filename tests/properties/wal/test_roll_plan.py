@@ -1,4 +1,4 @@
-"""Whatever waits in the WAL, the plan takes what is due and no more than it must."""
+"""For any backlogs the plan takes the due ones, and no more than it must."""
 
 from __future__ import annotations
 

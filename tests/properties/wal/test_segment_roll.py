@@ -91,7 +91,7 @@ class Written:
         self.next_offset += 1
 
     def cut(self) -> None:
-        """What was written since becomes a WAL object."""
+        """The batches written since become a WAL object."""
         if not self._object:
             return
         key = f"wal/{len(self.pieces)}"

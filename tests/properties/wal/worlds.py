@@ -32,7 +32,7 @@ from tidelog.workers.offload import InlineOffload
 
 @dataclass
 class Truth:
-    """What happened, as an all-knowing observer wrote it down."""
+    """The history, as an all-knowing observer wrote it down."""
 
     appended: dict[tuple[TopicPartition, LeaderEpoch, int], bytes] = field(default_factory=dict)
     """Which value a tenure gave which offset."""

@@ -1,4 +1,4 @@
-"""What a client of a simulated cluster runs with: its library, clock, chance and the history."""
+"""The environment of a simulated client: its library, clock, chance and the history."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class WorkloadSettings:
     """Transactional ids, each of which two instances want."""
     transformers: int = 0
     inputs: tuple[Key, ...] = ()
-    """What transformers read."""
+    """The partitions that transformers read."""
     derived: tuple[Key, ...] = ()
-    """What they write."""
+    """The partitions that they write."""
     transform_protocol: GroupProtocol = "classic"
     """Of their group."""
     transaction_versions: tuple[int, ...] = (1, 2)
@@ -62,14 +62,14 @@ class WorkloadSettings:
     reassign_probability: float = 0.02
     forget_probability: float = 0.05
     policies: Mapping[str, TopicPolicy] = field(default_factory=dict)
-    """What topics may lose; the others lose nothing."""
+    """The policies by which topics may lose records; the others lose none."""
     viewers: int = 0
     """Of the bucket, without a broker."""
     inspectors: int = 0
     sink_drivers: int = 0
     """Of one exactly-once sink, all at once."""
     sunk: tuple[Key, ...] = ()
-    """What it writes."""
+    """The partitions that it writes."""
 
     @property
     def all_keys(self) -> tuple[Key, ...]:
@@ -93,7 +93,7 @@ class WorkloadSettings:
 
 @dataclass(slots=True)
 class Actor:
-    """What a client's code runs with."""
+    """The environment of a client's code."""
 
     name: str
     client: LogClient

@@ -1,4 +1,4 @@
-"""Who looks, after all faults are healed, whether everything has come to rest."""
+"""Auditors: after all faults are healed, they check that everything has come to rest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def audit_group(actor: Actor, group: str, members: int, keys: Iterable[Key
 async def _unrest(
     actor: Actor, client: Client, group: str, members: int, keys: Iterable[Key]
 ) -> str:
-    """What is still to come; empty when nothing is."""
+    """The pending work; empty when there is none."""
     operation = actor.history.invoke(actor.name, "offsets", final=True)
     try:
         described = await describe_group(client, group)

@@ -1,4 +1,4 @@
-"""Who reads the bucket without a broker, beside brokers that roll, compact and delete."""
+"""Readers of the bucket without a broker, beside brokers that roll, compact and delete."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _partitions(
 
 
 def _poll(key: Key, view: PartitionView, position: int, end: int) -> Poll:
-    """What a view is to show of a partition from a position on."""
+    """The records that a view must show of a partition from a position on."""
     start = max(position, view.log_start)
     return Poll(
         key,

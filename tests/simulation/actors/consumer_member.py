@@ -58,11 +58,11 @@ class ConsumerMember:
         """How often it has joined: put out, it comes back under the same id."""
         self._epoch = _JOIN_EPOCH
         self._told: frozenset[Place] = frozenset()
-        """What it is to have, as the coordinator said last."""
+        """The assignment that the coordinator sent last."""
         self._has: frozenset[Place] = frozenset()
-        """What it reads, and may commit."""
+        """The partitions that it reads, and may commit."""
         self._said: frozenset[Place] | None = None
-        """What it said that it has; None where that, or the answer, may be lost."""
+        """The partitions that it reported; None if the report, or the answer, may be lost."""
         self._membership: GroupMembership | None = None
         self._beating = asyncio.Lock()
 

@@ -1,4 +1,4 @@
-"""What a workload needs of a Kafka client: single requests, and errors that say what is known."""
+"""A workload's Kafka client: single requests, and errors that state the outcome."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OutgoingBatch:
 
 @dataclass(slots=True)
 class Fetched:
-    """What one fetch returned of one partition, records below the position left out."""
+    """One partition's result of a fetch, without records below the position."""
 
     key: Key
     records: list[tuple[int, str]]

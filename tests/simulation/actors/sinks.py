@@ -45,7 +45,7 @@ _PAUSE_SECONDS_MEAN = 1.0
 
 @dataclass(slots=True)
 class QueryLog:
-    """What each batch of a query holds. It outlives its drivers."""
+    """The content of each batch of a query. It outlives its drivers."""
 
     batches: list[Operation] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ class SinkDriver:
         self._actor = actor
         self._log = log
         self._staged: dict[int, SinkBatch] = {}
-        """What it had staged for earlier batches."""
+        """The objects that it had staged for earlier batches."""
 
     async def run(self) -> None:
         """Commit batch after batch, until the run is ending and all are committed."""

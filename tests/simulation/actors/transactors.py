@@ -70,7 +70,7 @@ class Instance:
         return True
 
     def identity(self) -> Identity:
-        """What the instance was issued last."""
+        """The identity that the instance was issued last."""
         producer = self.producer
         own_epochs = producer.version is TransactionVersion.V2
         return Identity(producer.transactional_id, self.name, *producer.identity, own_epochs)

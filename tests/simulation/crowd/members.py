@@ -77,7 +77,7 @@ class Members:
                 yield member, running
 
     def served_twice(self) -> str | None:
-        """What shows that two brokers answer reads of one partition at this moment (B3, C3)."""
+        """Evidence that two brokers answer reads of one partition at this moment (B3, C3)."""
         owners: dict[TopicPartition, str] = {}
         for member, running in self.running():
             if not running.membership.may_serve_reads():
@@ -90,7 +90,7 @@ class Members:
         return None
 
     def unsettled(self) -> str | None:
-        """What the brokers have still to do after the last fault; None if all is done."""
+        """The brokers' pending work after the last fault; None if all is done."""
         running = [each for _, each in self.running()]
         if not running:
             return "no broker runs"

@@ -1,4 +1,4 @@
-"""What a checker finds."""
+"""The findings of a checker."""
 
 from __future__ import annotations
 

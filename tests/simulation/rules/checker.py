@@ -340,7 +340,7 @@ class _Checker:
             yield Anomaly(f"{prefix}poll-skip", place)
 
     def _uncovered(self, operation: Operation, poll: Poll) -> Iterator[Anomaly]:
-        """What lies in the range that a poll says it covered must be among its records."""
+        """Records in the range that a poll says it covered must be among its records."""
         found = {offset for offset, _ in poll.records}
         missing = self._missing(operation, poll, poll.start, poll.end, found)
         if missing:

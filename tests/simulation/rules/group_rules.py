@@ -10,7 +10,7 @@ from tests.simulation.rules.history import GroupProtocol, History, Key, Operatio
 
 
 def anomalies(history: History) -> Iterator[Anomaly]:
-    """What breaks a rule."""
+    """The violations of the rules."""
     operations = history.operations
     yield from _owners(operations)
     yield from _generations(operations)
@@ -125,7 +125,7 @@ def _holders(operations: list[Operation]) -> Iterator[Anomaly]:
 def _given_between(
     given: list[Operation], earlier: Operation, later: Operation
 ) -> Iterator[Operation]:
-    """Who else was given a partition after one operation, and before another."""
+    """The other members that got a partition after one operation and before another."""
     assert earlier.completed is not None
     for one in given:
         begins_after = one.invoked > earlier.completed
@@ -152,7 +152,7 @@ def _stale_commits(operations: list[Operation]) -> Iterator[Anomaly]:
 
 
 def _committed_offsets(operations: list[Operation]) -> Iterator[Anomaly]:
-    """What is found was committed by somebody, and is no older than what was known before.
+    """A committed offset that is found was committed by a member, and is no older than before.
 
     A commit without an answer may take effect late, but not once a later generation has
     committed or was told of the offsets.

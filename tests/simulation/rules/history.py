@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
 
 class Outcome(StrEnum):
-    """What the client knows of an operation."""
+    """The client's knowledge of an operation."""
 
     PENDING = "pending"
     OK = "ok"
@@ -58,7 +58,7 @@ class Send:
 
 @dataclass(slots=True)
 class Poll:
-    """What was read of one partition: all records of [start, end) that the isolation shows."""
+    """The read of one partition: all records of [start, end) that the isolation shows."""
 
     key: Key
     start: int
@@ -141,7 +141,7 @@ class Operation:
     claim: Claim | None = None
     offsets: GroupOffsets | None = None
     identity: Identity | None = None
-    """What was issued by this operation."""
+    """The identity that this operation issued."""
     is_repeated: bool = False
     """Its values are written again and again, each time in a transaction, until one of those is
     committed."""
@@ -199,7 +199,7 @@ class History:
         """Partitions that were deleted on purpose: nobody reads them at the end."""
         self.errors: Counter[str] = Counter()
         self.policies: Mapping[str, TopicPolicy] = {}
-        """What topics may lose; the others lose nothing."""
+        """The policies by which topics may lose records; the others lose none."""
         self.now: Callable[[], float] = lambda: 0.0
         self._events = 0
 

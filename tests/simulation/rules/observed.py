@@ -25,7 +25,7 @@ class _Write:
 
 @dataclass(slots=True)
 class Observations:
-    """What writers were told and readers were given. A value is unique in its topic."""
+    """The answers to writers and readers. A value is unique in its topic."""
 
     _writes: list[_Write] = field(default_factory=list)
     _reads: list[tuple[str, Key, int, str]] = field(default_factory=list)

@@ -33,7 +33,7 @@ class KeyedRecord:
 
 
 class Removals:
-    """What may be missing, by all that the history shows."""
+    """The records that may be missing, by the whole history."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Removals:
                         self._sharing[send.key, shared].append(found)
 
     def policy(self, key: Key) -> TopicPolicy:
-        """What a partition may lose."""
+        """The policy by which a partition may lose records."""
         return self._history.policies.get(key.topic, NOTHING)
 
     def known_offsets(self, send: Send) -> set[int]:
@@ -113,7 +113,7 @@ def may_be_later(writer: Operation, reader: Operation) -> bool:
 
 
 def anomalies(history: History, removals: Removals) -> Iterator[Anomaly]:
-    """What breaks a rule."""
+    """The violations of the rules."""
     yield from _log_starts_back(history.operations)
     yield from _log_starts(history, removals)
     yield from _halves(history, removals)
@@ -226,7 +226,7 @@ def _halves(history: History, removals: Removals) -> Iterator[Anomaly]:
 
 
 def _resurrected(history: History, removals: Removals) -> Iterator[Anomaly]:
-    """Who sees a record sees, soon enough, the tombstone that takes it away."""
+    """A reader of a record sees, soon enough, the tombstone that deletes it."""
     for operation in history.operations:
         if operation.outcome is not Outcome.OK:
             continue

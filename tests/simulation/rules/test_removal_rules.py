@@ -88,7 +88,7 @@ def test_young_aborted_records_go_with_those_before_them() -> None:
 
 
 def test_inputs_may_be_consumed_by_whom_nothing_proves_any_more() -> None:
-    """Whoever lost the answer to its commit is proved by its outputs, while these are there."""
+    """Outputs prove a commit whose answer was lost, while they are there."""
 
     def story(*outputs: str, outcome: str = "unknown") -> Story:
         found = Story()

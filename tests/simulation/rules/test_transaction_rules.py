@@ -85,7 +85,7 @@ class Story:
         )
 
     def shown(self, key: Key, *values: str) -> None:
-        """What a read_committed reader is shown when all faults are over."""
+        """The records that a read_committed reader is shown when all faults are over."""
         operation = self.history.invoke("reader", "poll", final=True)
         operation.polls = [Poll(key, 0, self._ends[key], list(enumerate(values)))]
         self.history.ok(operation)

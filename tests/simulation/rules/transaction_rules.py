@@ -27,7 +27,7 @@ LEGAL_BEFORE = {
 
 
 class Ended(NamedTuple):
-    """What one producer wrote to a partition up to a marker."""
+    """The records that one producer wrote to a partition up to a marker."""
 
     key: Key
     first_offset: int

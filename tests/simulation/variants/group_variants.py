@@ -106,7 +106,7 @@ def _given_while_had() -> list[Patch]:
 
 
 def _stale_member_epochs() -> list[Patch]:
-    """Whoever was a member of a consumer group once may commit for ever."""
+    """A former member of a consumer group may commit for ever."""
     right = group_offsets.consumer_commit_error
 
     def commit_error(group: ConsumerGroup, commit: Any) -> ErrorCode:

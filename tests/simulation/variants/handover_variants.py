@@ -1,4 +1,4 @@
-"""What goes on beside a hand-over, broken on purpose."""
+"""Work beside a hand-over, broken on purpose."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _FAR = 1 << 60
 
 
 def _no_grace() -> list[Patch]:
-    """What no table lists is deleted as soon as it is seen, also when its commit is on its way."""
+    """Unlisted segments are deleted as soon as they are seen, even with their commit on its way."""
     right = reachability.loose_segments
 
     def loose_segments(table: Any, newest_ms: int, stored: Any, _: int) -> Any:
@@ -67,7 +67,7 @@ def _retention_past_stable() -> list[Patch]:
 
 
 def _retention_at_once() -> list[Patch]:
-    """Whatever has an age is too old."""
+    """Every record with an age is too old."""
     return [(retention, "is_old", lambda run, policy, _: policy.retention_ms >= 0)]
 
 
@@ -128,7 +128,7 @@ def _any_commit() -> list[Patch]:
 
 
 def _views_once() -> list[Patch]:
-    """Who reads the bucket does not look at the table again when the WAL is ahead of it (G1)."""
+    """A reader of the bucket does not read the table again when the WAL is ahead of it (G1)."""
     right = partition_view.view_of
 
     def view_of(

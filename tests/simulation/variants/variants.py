@@ -186,7 +186,7 @@ def _watermark_behind() -> list[Patch]:
 
 
 def _watermark_ahead() -> list[Patch]:
-    """What is appended is shown before it is durable."""
+    """Appended records are shown before they are durable."""
     right = PartitionLog.append
 
     def append(self: PartitionLog, *arguments: Any, **named: Any) -> AppendedBatch:
@@ -219,7 +219,7 @@ def _requests_overtake() -> list[Patch]:
 
 
 def _place_for_partition() -> list[Patch]:
-    """What was checked against a partition goes into it, also when another object is there."""
+    """A batch checked against a partition goes into it, even if a new object has replaced it."""
 
     def require(self: PartitionRegistry, partition: Partition) -> None:
         self.find(partition.log.partition)

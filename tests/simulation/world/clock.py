@@ -7,7 +7,7 @@ import asyncio
 from tests.simulation.world.loop import START_SECONDS, SimulatedLoop
 
 EPOCH_MS = 1_750_000_000_000
-"""What a clock says at virtual time 0."""
+"""The wall clock's time at virtual time 0."""
 
 
 class SimulatedClock:

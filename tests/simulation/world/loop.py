@@ -35,7 +35,7 @@ T = TypeVar("T")
 START_SECONDS = 1000.0
 """Virtual time does not begin at 0, so that nothing can mistake a time for "never"."""
 STEP_SECONDS = 2e-6
-"""What running one callback costs: time moves while code runs."""
+"""The virtual time that one callback takes: time moves while code runs."""
 _STEPS_AT_ONCE_MAX = 200_000
 
 

@@ -88,7 +88,7 @@ class SimulatedProcess(Owner):
                 self.loop.call_soon(callback, context=self.context.copy())
 
     def at_term(self, callback: Callable[[], object]) -> None:
-        """What the program does when it is asked to end."""
+        """The program's reaction to a request to end."""
         self._at_term.append(callback)
 
     def pause(self) -> None:

@@ -266,7 +266,7 @@ class SimulatedStore:
             call.future.set_exception(error)
 
     def _process_died(self, process: SimulatedProcess) -> None:
-        """What it had sent still arrives, arrives late, or was never really sent."""
+        """Its sent requests still arrive, arrive late, or were never really sent."""
         for call in list(self._under_way[process]):
             handle = call.apply_handle
             if call.applied or handle is None or call.kind not in ("put", "delete"):

@@ -1,4 +1,4 @@
-"""What production logs in a simulation: a traceback and a named damage are failures."""
+"""Logs of production code in a simulation: a traceback and a named damage are failures."""
 
 from __future__ import annotations
 

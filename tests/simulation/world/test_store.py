@@ -34,7 +34,7 @@ class World:
         return self.store.of(self.process)
 
     def holds(self, key: str) -> bytes | None:
-        """What the bucket holds right now, without a request."""
+        """The bucket's present content, without a request."""
         try:
             return bytes(finish(self.store.memory.get(key)).data)
         except ObjectNotFound:

@@ -1,4 +1,4 @@
-"""What happened in a simulation, in order: a running digest, and the lines for whoever debugs."""
+"""The history of a simulation: a running digest, and the lines for debugging."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.simulation.world.process import SimulatedProcess
 from tidelog.storage.object_store import Buffer
 
 WINDOW_BYTES = 256 * 1024
-"""What may be under way or unread at the receiver's kernel, one direction."""
+"""The bytes that may be under way or unread at the receiver's kernel, one direction."""
 _READ_SIZE_HINT = 64 * 1024
 _HIGH_WATER_BYTES = 64 * 1024
 
@@ -21,7 +21,7 @@ _Arrival = tuple[float, bytes | None]
 
 
 class Wire(Protocol):
-    """What a transport needs of the network between the two hosts."""
+    """A transport's interface to the network between the two hosts."""
 
     loop: SimulatedLoop
 

@@ -1,4 +1,4 @@
-"""What the benchmarks' report says of given measurements."""
+"""The benchmarks' report on given measurements."""
 
 from __future__ import annotations
 

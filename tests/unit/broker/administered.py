@@ -97,7 +97,7 @@ class NothingToOpen:
 
 
 class AdministeredBroker:
-    """What handlers may use, around a metadata log of its own."""
+    """The parts that handlers use, around a metadata log of its own."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ WAL_KEY = f"wal/0-1/{0:020d}.wal"
 
 
 def topics() -> dict[UUID, Topic]:
-    """What a cluster says of the one topic."""
+    """The cluster's topics: only one."""
     return {TOPIC_ID: Topic(TOPIC_ID, "flights", False, {}, ())}
 
 
@@ -232,7 +232,7 @@ def headers_in(read: PartitionRead) -> list[BatchHeader]:
 
 
 def received(read: PartitionRead, offset: int) -> tuple[list[Record], int]:
-    """What a client makes of an answer: its records, and where it goes on (KIP-98)."""
+    """A client's reading of an answer: its records, and the offset where it goes on (KIP-98)."""
     data = b"".join(read.found.buffers)
     pending = sorted(read.aborted or (), key=lambda each: each.first_offset)
     ignored: set[int] = set()

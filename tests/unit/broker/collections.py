@@ -113,7 +113,7 @@ def collections(
 
 
 async def objects(store: ObjectStore, prefix: str = "") -> list[str]:
-    """What is in the bucket."""
+    """The objects in the bucket."""
     return [meta.key async for meta in store.list(prefix)]
 
 
@@ -123,7 +123,7 @@ async def by_folder(store: ObjectStore) -> Counter[str]:
 
 
 def hold_tenure_reports(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """What brokers take over from now on is opened when this event is set."""
+    """Partitions that brokers take over from now on are opened when this event is set."""
     opening = asyncio.Event()
     run_at_once = InheritedPartitions.run
 

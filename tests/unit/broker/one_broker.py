@@ -236,7 +236,7 @@ class OneBroker:
 
 
 def services_of(running: RunningBroker, handler: Callable[..., Any]) -> Any:
-    """What this handler is given: the services of its room, or all for one of the routes."""
+    """The services of this handler: those of its room, or all for one of the routes."""
     rooms = {"cluster", "data", "groups", "transactions"}
     room = handler.__module__.rsplit(".", 2)[-2]
     room = "cluster" if room == "configs" else room

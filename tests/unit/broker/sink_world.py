@@ -115,7 +115,7 @@ class Sink:
 
     @asynccontextmanager
     async def producer(self, one: OneBroker) -> AsyncIterator[TransactionalProducer]:
-        """What a commit call works with, for calls that stop halfway."""
+        """The producer of a commit call, for calls that stop halfway."""
         settings = TransactionalProducerSettings(
             delivery_timeout_ms=15_000, api_timeout_ms=15_000, version=TransactionVersion.V2
         )

@@ -1,4 +1,4 @@
-"""What a broker does while most of its partitions are idle does not depend on their number."""
+"""The work of a broker does not depend on the number of its idle partitions."""
 
 from __future__ import annotations
 

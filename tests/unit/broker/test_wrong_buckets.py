@@ -34,7 +34,7 @@ async def start(store: MemoryStore) -> None:
 
 
 def refusal(prepare: Callable[[MemoryStore], Awaitable[None]], store: MemoryStore) -> TidelogError:
-    """What a broker says of a store that was prepared so."""
+    """The broker's refusal of a store that was prepared so."""
 
     async def story() -> TidelogError:
         await prepare(store)

@@ -97,7 +97,7 @@ async def tail_values(
 
 
 async def all_values(bucket: Bucket, view: PartitionView) -> list[bytes]:
-    """What a read_committed consumer would get, from segments and tail."""
+    """The values that a read_committed consumer would get, from segments and tail."""
     return values_in([rows async for rows in bucket.rows(view)])
 
 
@@ -109,7 +109,7 @@ async def atomic_values(
 
 
 async def roll(store: ObjectStore, topic: str = TOPIC) -> None:
-    """What is below the last stable offset becomes segments, as a broker's roll has it."""
+    """Roll records below the last stable offset into segments, as a broker does."""
     bucket = await opened(store)
     found = await bucket.view(topic)
     topic_id = bucket.topic(topic).topic_id

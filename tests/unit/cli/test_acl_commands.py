@@ -14,7 +14,7 @@ from tidelog.localstack.broker_process import BrokerProcess
 
 
 class Result(NamedTuple):
-    """What a command did."""
+    """The result of a command."""
 
     code: int
     out: str

@@ -26,7 +26,7 @@ from tidelog.storage.stores.location import open_store
 
 
 class Result(NamedTuple):
-    """What a command did."""
+    """The result of a command."""
 
     code: int
     out: str

@@ -78,7 +78,7 @@ class Terminal:
 
 
 def in_bash(typed: list[str]) -> list[str]:
-    """What bash offers for the last of the words typed."""
+    """The words that bash offers for the last one typed."""
     words = " ".join(f"'{word}'" for word in typed)
     script = f"""
         eval "$(tidelog completion bash)"

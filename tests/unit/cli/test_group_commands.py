@@ -25,7 +25,7 @@ from tidelog.protocol.schemas.groups import (
 
 
 class Result(NamedTuple):
-    """What a command did."""
+    """The result of a command."""
 
     code: int
     out: str

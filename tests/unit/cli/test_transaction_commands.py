@@ -28,7 +28,7 @@ NOW = ("--max-transaction-timeout", "0")
 
 
 class Result(NamedTuple):
-    """What a command did."""
+    """The result of a command."""
 
     code: int
     out: str

@@ -81,7 +81,7 @@ class Brokers:
         return [type(each).__name__.removesuffix("Request") for each in self.told]
 
     def ends(self) -> list[bool]:
-        """What was asked for: commit or abort."""
+        """The requested ends: commit or abort."""
         return [each.committed for each in self.told if isinstance(each, EndTxnRequest)]
 
     def _answer(self, answer: Callable[[Any, int], Answer], request: Any) -> Answer:

@@ -111,7 +111,7 @@ class ScriptedCluster:
         )
 
     def fetched(self, number: int, request: FetchRequest) -> FetchResponse:
-        """What broker `number` answers to a fetch."""
+        """The answer of broker `number` to a fetch."""
         (topic,) = request.topics
         assert topic.topic_id == FLIGHTS
         (partition,) = topic.partitions

@@ -1,4 +1,4 @@
-"""What a read_committed consumer is shown of fetched batches."""
+"""The records of fetched batches that a read_committed consumer is shown."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Adder:
     def __init__(self) -> None:
         self.total = 0
         self.held = 0
-        """What it counts against a limit that others share."""
+        """The usage that it counts against a shared limit."""
         self.deadline_ms: int | None = None
         self.parked: list[Token] = []
 

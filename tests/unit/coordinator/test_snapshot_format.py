@@ -1,4 +1,4 @@
-"""What is no snapshot of ours is refused by name, and what only a later version knows is not."""
+"""Foreign files are refused by name; facts that only a later version knows are not."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class ComposedCluster:
 
 @contextmanager
 def composed_cluster(services: Mapping[str, Any], folder: Path) -> Iterator[ComposedCluster]:
-    """What the commands of compose.yaml make, outside of containers."""
+    """The cluster that the commands of compose.yaml start, outside of containers."""
     brokers = [services[f"broker-{number}"] for number in range(3)]
     words = [word for broker in brokers for word in broker["command"]]
     known = re.findall(r"127\.0\.0\.1:(\d+)", " ".join(words))

@@ -1,4 +1,4 @@
-"""What a frame costs, and which are refused."""
+"""The memory of frames, and the frames that are refused."""
 
 from __future__ import annotations
 

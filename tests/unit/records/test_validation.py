@@ -1,4 +1,4 @@
-"""What is accepted from producers, and with which error the rest is refused."""
+"""The batches that producers may send, and the errors of the others."""
 
 from __future__ import annotations
 

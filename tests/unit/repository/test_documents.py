@@ -31,7 +31,7 @@ WRITTEN_BY_PROGRAMS = {
 }
 
 Check: TypeAlias = Callable[[Path, str], Iterator[str]]
-"""What is wrong with a document, given its place and its text."""
+"""The faults of a document, given its place and its text."""
 
 
 @cache
@@ -84,7 +84,7 @@ def split(text: str) -> tuple[str, list[str]]:
 
 
 def quoted(text: str) -> list[str]:
-    """What stands in single backticks."""
+    """The texts in single backticks."""
     return re.findall(r"(?<!`)`([^`]+)`(?!`)", re.sub(r"\n", " ", split(text)[0]))
 
 

@@ -1,4 +1,4 @@
-"""What an installation brings: the client and the bucket's reader, and by extras the rest."""
+"""The parts of an installation: the client and the bucket's reader, and by extras the rest."""
 
 from __future__ import annotations
 

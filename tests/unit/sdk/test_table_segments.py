@@ -51,7 +51,7 @@ class Written:
     topic: str
     folder: Path
     messages: list[Message]
-    """What a read_committed consumer gets."""
+    """The messages that a read_committed consumer gets."""
 
     @property
     def table(self) -> Table:

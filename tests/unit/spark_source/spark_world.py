@@ -102,7 +102,7 @@ def pickled(value: Any) -> Any:
 
 
 def rows_of(source: TidelogSource, columns: Iterable[str] = DEFAULT) -> list[dict[str, Any]]:
-    """What a DataFrame of this source has, each task's rows after another's."""
+    """The rows of a DataFrame of this source, task by task."""
     reader = source.reader(schema_of(*columns))
     return [row for part in reader.partitions() for row in read_part(reader, part)]
 

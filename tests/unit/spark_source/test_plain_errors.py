@@ -14,7 +14,7 @@ from tidelog.spark_source.plain_errors import plain_errors
 
 
 def told(error: Exception) -> str:
-    """What a worker of Spark's reports of an error."""
+    """The report of an error by a worker of Spark's."""
     out = io.BytesIO()
     try:
         with plain_errors():

@@ -13,7 +13,7 @@ from tidelog.spark_source import register
 
 
 class Session:
-    """What registering needs of a Spark session."""
+    """The part of a Spark session that registering needs."""
 
     def __init__(self) -> None:
         self.dataSource = self

@@ -1,4 +1,4 @@
-"""What every ObjectStore promises, as tests: a subclass says how a fresh store is made."""
+"""The promises of every ObjectStore, as tests: a subclass says how a fresh store is made."""
 
 from __future__ import annotations
 

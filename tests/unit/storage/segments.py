@@ -62,7 +62,7 @@ def data_of(segment: WrittenSegment) -> bytes:
 def listed(
     partition: int, base: int, last: int, number: int = 0, timestamp_max: int | None = STAMP
 ) -> Segment:
-    """What a table would say of a segment, without the segment."""
+    """A segment as its table lists it, without the object."""
     name = SegmentName(partition=partition, base_offset=base, last_offset=last, id=UUID(int=number))
     return Segment(
         name=name,

@@ -38,7 +38,7 @@ def turn_nanoseconds() -> int:
     reason="the number of Linux's call is not known for it",
 )
 def test_background_work_gives_its_core_to_waking_threads() -> None:
-    """Who takes shorter turns goes first."""
+    """The thread with shorter turns goes first."""
     if not turn_nanoseconds():
         pytest.skip("this Linux has one length of turns for all")
     patient, prompt = ThreadOffload(niceness=5), ThreadOffload()

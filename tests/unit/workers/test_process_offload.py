@@ -214,7 +214,7 @@ def test_a_cancelled_caller_leaves_nothing_behind(run: Run, offload: ProcessOffl
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
-    """Whoever reads it waits for who writes."""
+    """A pipe whose reader waits for its writer."""
     os.mkfifo(tmp_path / "pipe")
     return tmp_path / "pipe"
 

@@ -1,4 +1,4 @@
-"""What a client is told to do, and what it reports. Programs read and write both as JSON."""
+"""A client's task, and its report. Programs read and write both as JSON."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Attempt:
 
     @property
     def values(self) -> list[str]:
-        """What the client produces: one record alone, and one in a transaction."""
+        """The produced values: one record alone, and one in a transaction."""
         return [self.name, f"{self.name} in a transaction"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an attempt."""
+    """The outcome of an attempt."""
 
     consumed: tuple[str, ...] = ()
     """The values that a member of a group has read, of committed transactions alone."""
@@ -56,7 +56,7 @@ class SecuredClient(Protocol):
     """The mechanisms of SASL that it has."""
 
     def run(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        """What came of each attempt.
+        """The outcome of each attempt.
 
         It produces each of `values`, the second one in a transaction, and reads them in a group
         named after the attempt.

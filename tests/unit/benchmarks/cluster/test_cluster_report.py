@@ -1,4 +1,4 @@
-"""What the report says of given measurements of clusters."""
+"""The report on given measurements of clusters."""
 
 from __future__ import annotations
 

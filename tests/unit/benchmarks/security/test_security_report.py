@@ -1,4 +1,4 @@
-"""What the report says of measurements of protection, and what the rules of the load are."""
+"""The report on measurements of protection, and the rules of the load."""
 
 from __future__ import annotations
 

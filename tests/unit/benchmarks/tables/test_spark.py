@@ -1,4 +1,4 @@
-"""What the benchmarks say of Spark, and how they count."""
+"""The benchmarks' report on Spark, and their counts."""
 
 from __future__ import annotations
 

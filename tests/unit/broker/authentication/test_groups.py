@@ -94,7 +94,7 @@ DENIED = rule("Group:guests", PermissionType.DENY)
 
 
 async def described(address: str, token: str) -> ErrorCode:
-    """What a client with this token is told about the topic."""
+    """The answer about the topic to a client with this token."""
     host, _, port = address.rpartition(":")
     security = security_of(properties(sasl_oauthbearer_token=token))
     settings = ClientSettings(security=security)

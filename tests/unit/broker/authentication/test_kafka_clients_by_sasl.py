@@ -94,7 +94,7 @@ def round_trip(config: dict[str, Any]) -> bytes | None:
 
 
 def refusal(config: dict[str, Any]) -> KafkaError:
-    """What a client hears that may not connect."""
+    """The error of a client that may not connect."""
     heard: list[KafkaError] = []
     producer = Producer(config | {"error_cb": heard.append})
     with pytest.raises(KafkaException):

@@ -69,7 +69,7 @@ def received(config: dict[str, Any]) -> bytes | None:
 
 
 def failure(config: dict[str, Any]) -> KafkaError:
-    """What a client hears that cannot connect."""
+    """The error of a client that cannot connect."""
     heard: list[KafkaError] = []
     producer = Producer(config | {"error_cb": heard.append})
     with pytest.raises(KafkaException):

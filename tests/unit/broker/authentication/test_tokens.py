@@ -135,7 +135,7 @@ PUBLIC_PEM = RSA_KEY.public_key().public_bytes(
     ],
 )
 def test_no_token_chooses_no_signature_or_hmac(header: dict[str, object], secret: bytes) -> None:
-    """Whatever the key set holds: a public key as a secret, and even a shared secret."""
+    """This holds for any key set: with a public key as a secret, and even with a shared secret."""
     issuer = Issuer("RS256")
     issuer.keys[0].pop("alg")
     shared = {"kty": "oct", "kid": "shared", "k": "YSBzZWNyZXQgb2YgMzIgYnl0ZXMsIHNoYXJlZC4uLi4u"}

@@ -1,4 +1,4 @@
-"""Who may do what, by the rules."""
+"""The decisions of access control rules."""
 
 from __future__ import annotations
 

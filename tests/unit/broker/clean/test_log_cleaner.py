@@ -49,7 +49,7 @@ async def clean(one: OneBroker) -> int:
 
 
 async def held(world: World, topic_id: UUID) -> list[tuple[int, bytes, bytes | None]]:
-    """What the table holds."""
+    """The records in the table."""
     found = await rows(world.store, topic_id)
     return [(row["offset"], row["key"], row["value"]) for row in found]
 

@@ -22,7 +22,7 @@ def roll(one: OneBroker, topic_id: UUID, partition: int, offset: int) -> None:
 
 
 async def values(one: OneBroker, partition: int = 0, *, start: int = 0) -> list[bytes | None]:
-    """What a consumer reads from an offset on."""
+    """The values that a consumer reads from an offset on."""
     found: list[bytes | None] = []
     while True:
         answer = await one.fetch(start + len(found), partition)

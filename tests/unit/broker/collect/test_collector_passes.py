@@ -1,4 +1,4 @@
-"""What passes of the collector cost, and how they go on from process to process."""
+"""The cost of the collector's passes, and their continuation from process to process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is due is deleted as fast as it becomes due, some at a time, and again after a failure."""
+"""Due objects are deleted as fast as they become due, some at a time, again after a failure."""
 
 from __future__ import annotations
 

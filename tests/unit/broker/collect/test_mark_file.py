@@ -1,4 +1,4 @@
-"""What was observed counts from process to process, and only that."""
+"""Observed ages count from process to process, and only those."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tidelog.wal.roll.merge_plan import MergePlan
 
 
 class SleptClock(SystemClock):
-    """Whoever sleeps is where he wanted to be at once."""
+    """A clock on which every sleep ends at once, at its time."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []

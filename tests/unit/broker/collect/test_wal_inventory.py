@@ -42,7 +42,7 @@ async def fill(store: MemoryStore, owner: Incarnation, *runs: SlotRun) -> None:
 
 
 def state(**retired: int) -> ClusterState:
-    """Who is retired where, as `_EPOCH=SLOT`; this process lives, of id 0."""
+    """A state with retired incarnations, given as `_EPOCH=SLOT`; this process has id 0."""
     found = ClusterState(sequence=20)
     wals = {
         Epoch(int(name[1:])): RetiredWal(Incarnation(BrokerId(0), Epoch(int(name[1:]))), Slot(end))

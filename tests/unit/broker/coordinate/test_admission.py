@@ -98,7 +98,7 @@ class Others:
 
 
 def admission(coordinator: Coordinator, version: int, others: Others | None = None) -> Admission:
-    """What a producer's first batch in a partition is told."""
+    """The answer to a producer's first batch in a partition."""
     coordinators: Any = SimpleNamespace(transactions=coordinator)
     clock: Any = coordinator
     peers: Any = others or Others()

@@ -1,4 +1,4 @@
-"""What the guard does with requests that are allowed in part, and what it hides and notes."""
+"""The guard: requests that are allowed in part, hidden names, and noted denials."""
 
 from __future__ import annotations
 

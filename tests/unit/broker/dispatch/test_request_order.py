@@ -1,4 +1,4 @@
-"""What a connection asks for in one write: no answer shows less than the requests before it did."""
+"""Requests of a connection in one write: no answer shows less than earlier requests did."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def test_a_fenced_producer_is_told_so_in_the_words_of_its_version(version: int) 
 async def asked_by_a_zombie(
     broker: OneBroker, zombie: TransactionalClient, version: int
 ) -> dict[str, ErrorCode]:
-    """What each request of this version is answered, where it has that version."""
+    """The answer to each request that has this version."""
     identity = {
         "transactional_id": zombie.transactional_id,
         "producer_id": zombie.producer_id,

@@ -91,7 +91,7 @@ class Table:
         self.asked: Counter[tuple[ApiKey, int]] = Counter()
 
     async def check(self, state: TransactionState) -> None:
-        """Whoever is refused without any consequence shares a transactional id with others."""
+        """A producer that is refused without consequence shares a transactional id with others."""
         shared = {version: await self.states.new(state, version) for version in (TV1, TV2)}
         for name, (version, command, cells) in REQUESTS.items():
             cell = cells[state]
@@ -157,7 +157,7 @@ def test_each_request_is_answered_as_the_table_says_in_every_version(
 
 
 def wrong_requests(producer: Producer) -> list[tuple[WireRequest, set[ErrorCode]]]:
-    """What is wrong in any state, with what it is answered."""
+    """Requests that are wrong in any state, with their answers."""
     key, who = producer.key, producer.identity
     invalid, found = {ErrorCode.INVALID_REQUEST}, []
     for version in versions(ApiKey.INIT_PRODUCER_ID):

@@ -38,7 +38,7 @@ async def describe(_b: Any, _r: object, _c: object) -> Response:
 
 
 async def faulty(_b: Any, request: Request[Response], _c: object) -> Response:
-    """Whatever decodes is served by a handler that fails: the answer takes the request's shape."""
+    """A failing handler serves each decoded request: the answer takes the request's shape."""
     raise RuntimeError(type(request).__name__)
 
 

@@ -32,7 +32,7 @@ class ReadWals(MemoryStore):
         return await super().get(key, byte_range)
 
     def taken(self) -> list[str]:
-        """What was read since the last time."""
+        """The keys that were read since the last call."""
         found, self.read = self.read, []
         return found
 

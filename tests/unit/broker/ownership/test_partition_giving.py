@@ -1,4 +1,4 @@
-"""What a gift leaves behind whose caller was cancelled."""
+"""The remains of a gift whose caller was cancelled."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class RoutedClient(TransactionalClient):
 
 
 class Wire:
-    """What one broker asks of others: it can be cut, and answers can be lost."""
+    """One broker's requests to others: the wire can be cut, and answers can be lost."""
 
     def __init__(self, one: OneBroker) -> None:
         self._connections: Any = one.broker.coordination.admissions._peers._connections

@@ -1,4 +1,4 @@
-"""What brokers tell each other of a transaction is durable first (H2, H3)."""
+"""Brokers tell each other only durable facts about a transaction (H2, H3)."""
 
 from __future__ import annotations
 

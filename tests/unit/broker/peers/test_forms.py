@@ -1,4 +1,4 @@
-"""What brokers say to each other on the wire, and answers that do not fit."""
+"""The messages between brokers on the wire, and answers that do not fit."""
 
 from __future__ import annotations
 

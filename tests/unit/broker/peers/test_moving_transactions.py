@@ -108,7 +108,7 @@ async def commit(producer: TransactionalProducer) -> None:
 async def check(
     brokers: Sequence[OneBroker], topic_id: TopicId, found: Sequence[Committed]
 ) -> None:
-    """What is committed is seen once and in order, what is aborted is not; all has ended."""
+    """Committed records are seen once, in order, aborted ones never; all transactions ended."""
     for number in range(PARTITIONS):
         owner = await owner_of(brokers, TopicPartition(topic_id, number))
         end = owner.broker.writes.partitions.named(TOPIC, number).log.next_offset

@@ -1,4 +1,4 @@
-"""What clients use of their quotas."""
+"""The use of quotas by clients."""
 
 from __future__ import annotations
 

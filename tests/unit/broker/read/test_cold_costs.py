@@ -1,4 +1,4 @@
-"""What a fetch of segments costs: requests to the store, reading ahead, shared reads, memory."""
+"""The cost of a fetch of segments: requests to the store, read-ahead, shared reads, memory."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def deleted_meanwhile(
 def test_records_that_are_deleted_while_they_are_rolled_do_not_stop_the_roll(
     monkeypatch: pytest.MonkeyPatch, log_start: int, left: list[int]
 ) -> None:
-    """What was taken up before lies below the log's start: nobody is shown it."""
+    """Records taken up before lie below the log start: no reader is shown them."""
     bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
     monkeypatch.setattr("tidelog.broker.clean.table_path.SegmentBounds", lambda: bounds)
     store = InterruptedStore(SystemClock())

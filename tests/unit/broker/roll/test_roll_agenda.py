@@ -39,7 +39,7 @@ ENDLESS = {
     "roll_age_ms": 7 * DAY_MS,
     "log_delete_grace_ms": 8 * DAY_MS,
 }
-"""What is due is spread over a day."""
+"""Due rolls are spread over a day."""
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ async def due(one: OneBroker, topic: str) -> None:
 
 
 def age(one: OneBroker, days: float, topic: str, partition: int = 0) -> None:
-    """What the partition has is there since then."""
+    """Set the time since which the partition's records wait."""
     since = one.broker.environment.clock.monotonic() - days * DAY_MS / 1000
     place = hosted(one, partition, topic).log.partition
     one.broker.topic_tables.roller._queue.set_waiting_since(place, since)
@@ -326,7 +326,7 @@ def test_a_roll_whose_topic_is_deleted_in_a_pause_ends_there() -> None:
 
 
 async def values(one: OneBroker, start: int) -> list[bytes | None]:
-    """What a consumer reads from an offset on. Batches may begin below; it skips that."""
+    """The values that a consumer reads from an offset on. It skips records below, in a batch."""
     answer = await one.fetch(start)
     assert answer.error_code == ErrorCode.NONE
     found = decode_records(b"".join(answer.records))
@@ -334,7 +334,7 @@ async def values(one: OneBroker, start: int) -> list[bytes | None]:
 
 
 def test_records_deleted_in_a_pause_are_skipped_behind_it() -> None:
-    """What the segment has of it by then is below the log's start, where nobody reads it."""
+    """Rows of these records in the segment lie below the log start, where no reader looks."""
     here = world(**ENDLESS)
 
     async def story() -> None:
@@ -386,7 +386,7 @@ def test_records_merged_in_a_pause_are_read_at_their_new_place() -> None:
 def test_records_committed_by_another_broker_in_a_pause_are_not_committed_again(
     is_known: bool,
 ) -> None:
-    """Whoever reads the table in the pause may have found it. Where nobody has, the commit does."""
+    """A reader of the table may find it in the pause. If none does, the commit finds it."""
     here = world(**ENDLESS)
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""What a broker's settings mean for the WAL, by the store that it is on."""
+"""The WAL's settings from a broker's settings, by its store."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_defaults_that_others_rely_on(name: str, value: int) -> None:
 
 
 def test_a_setting_with_an_effect_is_read_somewhere_and_no_other_one_is() -> None:
-    """What the documentation says of a setting's effect must be true."""
+    """The documented effect of each setting is the true one."""
     code = "".join(
         path.read_text()
         for folder in ("broker", "wal", "coordinator", "storage", "tidelog")

@@ -21,7 +21,7 @@ OTHER = "other"
 
 
 async def damage(store: MemoryStore, key: str, how: str) -> bytes:
-    """What the object was before."""
+    """The object's data before the damage."""
     whole = bytes((await store.get(key)).data)
     match how:
         case "missing":
@@ -50,7 +50,7 @@ async def write(one: OneBroker, rolls: int = 2) -> UUID:
 
 
 async def values(one: OneBroker, partition: int, topic: str = TOPIC, start: int = 0) -> list[bytes]:
-    """What a consumer gets from an offset on."""
+    """The values that a consumer gets from an offset on."""
     found: list[bytes] = []
     while True:
         answer = await one.fetch(start, partition, topic=topic, committed=True)

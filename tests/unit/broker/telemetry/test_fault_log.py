@@ -1,4 +1,4 @@
-"""What keeps partitions from being read is in the log, but not with each request."""
+"""Faults that keep partitions from being read are logged, but not with each request."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_changes_during_a_check_are_no_fault() -> None:
 
 
 def kind_of(key: str, size: int) -> str:
-    """What a damage test calls it."""
+    """The name of an object's kind in tests of damage."""
     if key.startswith("wal/"):
         return "seal" if size == 64 else "WAL object"
     if "/_delta_log/" in key:

@@ -39,7 +39,7 @@ async def numbered(one: OneBroker, name: str) -> TopicId:
 
 
 async def forget(one: OneBroker) -> None:
-    """Whatever can be forgotten."""
+    """Let the metadata log forget all ids that it can."""
     broker = one.broker
     each = Forgetting(
         broker.environment.store,

@@ -121,7 +121,7 @@ def test_merged_objects_that_nothing_names_any_more_are_judged_as_their_broker_d
     )
 
     async def orphans() -> set[str]:
-        """What is an orphan when nothing was deleted for long."""
+        """The orphans after a long time without deletions."""
         clock.later_ms += 2 * 3600 * 1000
         lease = (await here.store.head("cluster/lease/0.json")).modified_ms
         while (await here.store.head("cluster/lease/0.json")).modified_ms == lease:
@@ -131,7 +131,7 @@ def test_merged_objects_that_nothing_names_any_more_are_judged_as_their_broker_d
         return {fault.key for fault in faults if fault.key.startswith("merged/")}
 
     async def marked(broker: OneBroker) -> set[str]:
-        """What the broker itself would delete after its grace."""
+        """The objects that the broker itself would delete after the grace."""
         patient = collections(broker, here.store, grace_seconds=3600.0).objects
         await patient.collect()
         return {key for key in patient._marks.objects._marked if key.startswith("merged/")}
@@ -159,7 +159,7 @@ def test_merged_objects_that_nothing_names_any_more_are_judged_as_their_broker_d
 
 
 def test_a_merged_object_that_a_wal_names_above_its_checkpoint_is_needed() -> None:
-    """Whoever recovers from that checkpoint comes to refer to it, though no image does yet."""
+    """A recovery from that checkpoint comes to refer to it, though no image does yet."""
     here = here_with(wal_objects_max=2, log_collect_interval_ms=10**9)
 
     async def story() -> None:

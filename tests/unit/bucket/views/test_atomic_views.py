@@ -40,7 +40,7 @@ async def send(client: TransactionalClient, value: bytes) -> None:
 
 
 async def read(bucket: Bucket, ids: dict[str, UUID]) -> list[list[bytes]]:
-    """What an atomic view has of each topic."""
+    """The values of each topic in an atomic view."""
     found = await atomic_view(bucket, *TOPICS)
     return [await atomic_values(bucket, found, TopicPartition(ids[name], 0)) for name in TOPICS]
 
@@ -86,7 +86,7 @@ async def commit_and_go_on(
 async def commit_and_roll_one(
     here: ObjectStore, broker: OneBroker, client: TransactionalClient
 ) -> None:
-    """What is committed is in the table of one topic and in the tail of the other."""
+    """Committed records are in the table of one topic and in the tail of the other."""
     assert await client.commit() is OK
     await roll(here, "left")
 

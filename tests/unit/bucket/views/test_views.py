@@ -1,4 +1,4 @@
-"""What the bucket alone shows of partitions, beside a running broker and after its death."""
+"""Views of partitions from the bucket alone, beside a running broker and after its death."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ COMMITTED = [b"plain 1", b"plain 2", b"committed 1", b"plain 3", b"committed 2"]
 
 
 async def fetched_committed(broker: OneBroker) -> list[bytes]:
-    """What a read_committed consumer makes of the broker's answer."""
+    """The values that a read_committed consumer takes from the broker's answer."""
     answer = await broker.fetch(0, committed=True)
     begins = sorted(
         (each.first_offset, each.producer_id) for each in answer.aborted_transactions or []

@@ -29,7 +29,7 @@ HEARTBEAT = 2.0
 SESSION = 9.0
 IN_FLIGHT_MAX = 4
 PORT = 9092
-"""What `World.register` registers."""
+"""The port that `World.register` registers."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ RETIRED = IncarnationRetired(
     Slot(17),
     (Succession(FLIGHTS, Epoch(2), (0, 2)), Succession(DELAYS, Epoch(2), (0,))),
 )
-"""What `fenced` asks for."""
+"""The record that `fenced` asks for."""
 
 
 def flights(partition: int) -> TopicPartition:

@@ -108,7 +108,7 @@ class World:
         )
 
     def is_running(self, asking: SimulatedProcess, identity: ProcessIdentity) -> bool | None:
-        """What a process can find out about another one: only of its own host."""
+        """Whether another process runs; a process can tell only of its own host."""
         if identity.host != asking.host:
             return None
         return any(each.alive and each.pid == identity.pid for each in self.processes)

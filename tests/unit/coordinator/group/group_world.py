@@ -150,7 +150,7 @@ class GroupWorld:
         return reply
 
     def reply(self, token: Token, kind: type[R]) -> R:
-        """What a request was answered."""
+        """The answer to a request."""
         reply = self.replies[token]
         assert isinstance(reply, kind)
         return reply
@@ -200,7 +200,7 @@ class GroupWorld:
         self.limits += decision.limits
 
     def do_work(self) -> None:
-        """What decisions asked for away from the event loop is done, and put to the machine."""
+        """Do the work that decisions asked for, and pass its results to the machine."""
         work, self.work = self.work, []
         self.work_done += len(work)
         for each in work:
@@ -211,7 +211,7 @@ class GroupWorld:
                 self.submit(TargetMade(make_target(each)))
 
     def check_what_is_held(self) -> None:
-        """What counts against the limits is what there is, and is of the size that is said."""
+        """The usage that counts against the limits is the true one."""
         machine = self.machine
         sizes = [
             GROUP_BYTES

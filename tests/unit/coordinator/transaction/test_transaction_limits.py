@@ -1,4 +1,4 @@
-"""What producers may leave in the memory of transaction coordinators has limits."""
+"""Limits on the memory of transaction coordinators that producers can use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients of older versions are told."""
+"""The errors that clients of older versions get."""
 
 from __future__ import annotations
 

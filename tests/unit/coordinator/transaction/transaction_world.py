@@ -53,7 +53,7 @@ def identity(producer_id: int, epoch: int) -> Identity:
 
 
 def with_epoch(epoch: int, state: TransactionState = TransactionState.EMPTY) -> Transaction:
-    """What is stored of an id whose producer has come to this epoch."""
+    """The stored transaction of an id whose producer has come to this epoch."""
     return Transaction(
         producer_id=ProducerId(PID),
         producer_epoch=ProducerEpoch(epoch),

@@ -1,4 +1,4 @@
-"""What is compacted and merged, how far segments are clean then, and which keys are known."""
+"""The choice of segments to compact and to merge, their cleaned ranges, and the known keys."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Stalling(FaultyStore):
 
 
 def test_a_writer_that_lost_a_race_reads_again_before_it_commits() -> None:
-    """What lies above the lost number was put before we looked, so it may be deleted by then."""
+    """Entries above the lost number were put before we looked, so they may be deleted by then."""
 
     class Cut(FaultyStore):
         is_cut = False

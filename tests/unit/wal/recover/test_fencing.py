@@ -52,7 +52,7 @@ async def fence(world: World, told: int = 0) -> int:
 
 
 async def kind(world: World, slot: int) -> ObjectKind | None:
-    """What lies in a slot."""
+    """The kind of the object in a slot."""
     key = wal_key(VICTIM, Slot(slot))
     try:
         return decode_header(key, (await world.bucket.get(key, ByteRange(0, 96))).data).kind

@@ -1,4 +1,4 @@
-"""What is merged: the objects with the least of what is live, as soon as there are too many."""
+"""A merge takes the objects with the fewest live bytes, as soon as there are too many."""
 
 from __future__ import annotations
 

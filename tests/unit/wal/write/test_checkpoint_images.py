@@ -45,7 +45,7 @@ class Led:
             log.advance(SlotEffect(log.partition, EPOCH_0, (extent,), None))
 
     def checkpoint(self) -> dict[object, PartitionImage]:
-        """What a checkpoint holds; that equals what the logs say."""
+        """The images in a checkpoint, which must equal those of the logs."""
         taken = self.images.take()
         others = [log.complete(image) for log, image in taken.others]
         data = encode_checkpoint(incarnation(), Slot(7), 0, METADATA, others, taken.settled)

@@ -1,4 +1,4 @@
-"""What the WAL may spend on PUTs: how long a small slot waits, and which slots do not."""
+"""The WAL's budget of PUTs: how long a small slot waits, and which slots do not."""
 
 from __future__ import annotations
 

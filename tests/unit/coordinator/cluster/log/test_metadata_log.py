@@ -29,7 +29,7 @@ from tidelog.storage.object_store import StoreError, StoreNotApplied
 
 
 class NoRoom(Refused):
-    """What a caller's own rule says."""
+    """The refusal of a caller's own rule."""
 
 
 def test_waiting_changes_are_appended_together() -> None:

@@ -123,7 +123,7 @@ def make_old(folder: Path) -> None:
 
 
 def test_files_whose_times_are_long_past_are_as_young_as_they_were_seen(tmp_path: Path) -> None:
-    """What the files look like when the machine's clock was set ahead by days."""
+    """Files look so when the machine's clock was set ahead by days."""
 
     async def story() -> None:
         clock = SetClock()

@@ -1,4 +1,4 @@
-"""Who gets a dead broker's partitions, and new ones."""
+"""The assignment of a dead broker's partitions, and of new ones."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ IN_FLIGHT_MAX = 4
 
 
 def write_slots(world: World, incarnation: Incarnation, *slots: int) -> None:
-    """What the incarnation has put into its WAL; the bodies do not matter here."""
+    """Put the incarnation's slots; the bodies do not matter here."""
     for slot in slots:
         header = ObjectHeader(
             ObjectKind.DATA, incarnation, Slot(slot), 0, slot.to_bytes(16, "big"), 0

@@ -1,4 +1,4 @@
-"""What the metadata log forgets, and what it still says of it (rules C11, F3)."""
+"""The ids that the metadata log forgets, and its knowledge of them afterwards (C11, F3)."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ ASSIGNMENTS = st.dictionaries(
 def test_every_partition_goes_to_one_subscriber(
     members: dict[str, set[TopicId]], previous: dict[str, Assignment], assignor: object
 ) -> None:
-    """Whatever members had before, even the same partition twice or ones that are no more."""
+    """Members may have had anything before, even one partition twice or partitions now gone."""
     asked = task(members, previous)
     found = assignor(asked)  # type: ignore[operator]
     assert found.keys() == members.keys()

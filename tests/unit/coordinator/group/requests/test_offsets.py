@@ -43,7 +43,7 @@ SWEEP_MS = GroupSettings().offsets_check_interval_ms
 
 
 def subscription(*topics: str) -> tuple[SupportedProtocol, ...]:
-    """What a consumer says that it subscribes to (version 1, with nothing that follows)."""
+    """A consumer's subscription (version 1, with nothing that follows)."""
     metadata = struct.pack(">hi", 1, len(topics))
     for topic in topics:
         metadata += struct.pack(">h", len(topic)) + topic.encode()
@@ -435,7 +435,7 @@ def test_after_a_restart_members_have_a_session_to_be_heard_of() -> None:
 
 
 def test_a_rebalance_that_was_under_way_is_begun_again_by_its_members() -> None:
-    """What is not stored is lost: they find the last generation, and join as they did."""
+    """The rebalance is not stored: they find the last generation, and join as they did."""
     world = GroupWorld()
     (leader,) = world.stable()
     world.join()

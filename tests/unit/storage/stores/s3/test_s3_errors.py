@@ -1,4 +1,4 @@
-"""What S3's answers and silences say of the data: each case on a socket, through obstore."""
+"""The outcome of a request by S3's answers and silences: each on a socket, through obstore."""
 
 from __future__ import annotations
 
