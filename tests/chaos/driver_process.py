@@ -29,8 +29,9 @@ def is_stopped(pid: int) -> bool:
 
 @dataclass(slots=True)
 class DriverProcess:
-    """The driver: Python, the JVM, and the Python processes that the JVM starts, which are in one
-    session whoever their parent is by now."""
+    """The driver: Python, the JVM, and the Python processes that the JVM starts.
+
+    They are in one session, even after a change of their parents."""
 
     process: subprocess.Popen[bytes]
 

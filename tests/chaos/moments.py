@@ -1,8 +1,8 @@
 """Moments of Spark's Python processes that a test watches: each is noted, and at one that the test
 has asked for the process stops itself, until the test kills it or wakes it up.
 
-A process of Spark's has many lives: it is forked, reused, killed, and nobody's child. So what they
-say to the test lies in a folder that the environment names:
+A process of Spark's has many lives: it is forked, reused, killed, and no child of the test. So the
+messages to the test lie in a folder that the environment names:
 
     notes        a line for each moment that came: moment, batch, process, driver
     orders/      the moments at which the next process is to stop, each with a batch to begin with
@@ -20,7 +20,7 @@ from tidelog.crash_points import CrashPoint
 
 MOMENTS_VARIABLE = "TIDELOG_TEST_MOMENTS"
 CALLED = "commit called"
-"""A commit call begins: it has asked nobody for anything."""
+"""A commit call begins: it has sent no request."""
 
 
 class Note(NamedTuple):

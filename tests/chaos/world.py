@@ -1,4 +1,4 @@
-"""A bucket, the broker on it, the ETL's drivers, and what must hold whoever is killed."""
+"""A bucket, the broker on it, the ETL's drivers, and the rules that hold after any kill."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ class World:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def abort_some(self) -> None:
-        """Records of the source that nobody may ever see."""
+        """Records of the source that no reader may ever see."""
         transact(self._listen, "aborts", commit=False, topic=SOURCE)
 
     def roll(self) -> None:

@@ -159,7 +159,7 @@ def left_behind_kafka_python(bootstrap: str, topic: str) -> str:
 def test_offsets_of_a_member_that_has_left_its_group_are_refused(
     broker: BrokerProcess, left_behind: Callable[[str, str], str], error: str
 ) -> None:
-    """KIP-447: somebody else may have read on by now. The transaction can only be aborted."""
+    """KIP-447: another member may have read on by now. The transaction can only be aborted."""
     topic = left_behind.__name__
     create_topic(broker.kafka, topic)
     assert left_behind(broker.kafka, topic) == error

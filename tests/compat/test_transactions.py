@@ -319,8 +319,9 @@ def test_a_streams_job_counts_each_input_once_whichever_process_is_killed(
 def test_each_input_has_its_outputs_once_where_additions_die_with_the_broker(
     tmp_path: Path, library: str
 ) -> None:
-    """The broker dies as it is about to store whatever slot, also that of an addition, which nobody
-    was told of then; a producer that does not survive the refusal of what follows is made anew."""
+    """The broker dies before it stores any slot, also that of an addition, which no client learned.
+
+    A producer that does not survive the refusal of later requests is made anew."""
     chance = random.Random(f"slots of {library}")
     group = f"worker-{library}"
     with stage_in(tmp_path) as stage:

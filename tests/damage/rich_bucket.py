@@ -140,7 +140,7 @@ async def contents(store: ObjectStore) -> dict[str, bytes]:
 
 
 async def quiet_records(one: OneBroker) -> None:
-    """One record in each of two partitions that nobody writes to again, none in the third."""
+    """One record in each of two partitions that get no more records, none in the third."""
     for number in range(2):
         await one.produce(batch(b"quiet %d" % number), number, topic=QUIET)
     for number in range(3):

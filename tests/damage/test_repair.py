@@ -127,7 +127,7 @@ def test_the_log_goes_on_behind_its_lost_end(rich: RichBucket) -> None:
         assert (await repaired(store))[0] == "log-end"
         state = await access_to(store).cluster.refresh()
         last = int(log[-1].removeprefix("cluster/log/").removesuffix(".json"))
-        # The very last entry was written by nobody who renewed a lease since.
+        # The writer of the very last entry has renewed no lease since.
         (lost,) = state.lost_entries
         assert lost in (EntryRange(last - 2, last - 1), EntryRange(last - 2, last))
         assert state.sequence >= lost.last

@@ -97,7 +97,7 @@ def test_all_is_there_once_and_the_bucket_is_sound(
             await_decisions(survivor.kafka)
             check(read(survivor.kafka, "read_committed"), committed)
             fsck(tmp_path)
-        # Nobody is left who has anything in memory.
+        # No process is left with anything in memory.
         with server._start(None) as another:
             check(read(another.kafka, "read_committed"), committed)
         fsck(tmp_path)
@@ -119,8 +119,8 @@ def loose_segments(bucket: Path) -> set[Path]:
 
 
 def test_a_segment_whose_commit_never_came_is_fenced_off_and_goes(tmp_path: Path) -> None:
-    """Three deaths: the segment is stored and not committed; nobody rolls any more, so the
-    collector makes an empty commit that keeps it out, and dies; the next one dies before it deletes
+    """Three deaths. The segment is stored and not committed. No broker rolls any more, so the
+    collector makes an empty commit that keeps it out, and dies. The next one dies before it deletes
     it."""
     bucket = tmp_path / "bucket"
     server = Server(tmp_path, "segment stored:1", {**COLLECTING, **ROLLED_BY_AGE})

@@ -176,7 +176,7 @@ def create_topics(bootstrap: str) -> AdminClient:
 
 
 def write_and_read(run: Run, broker: BrokerProcess) -> None:
-    """The run itself; all walks are in `run` afterwards, and nobody writes any more."""
+    """The run itself; all walks are in `run` afterwards, and all writers have ended."""
     admin = create_topics(broker.kafka)
     writers, readers, askers = Crew(), Crew(), Crew()
     followers = [Reader(broker.kafka, PLACES, run.ledger, each) for each in ISOLATIONS]

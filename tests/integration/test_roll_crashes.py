@@ -1,5 +1,6 @@
-"""kill -9 at each step of a roll and of a table commit: what was committed is in the table once,
-for whoever reads it, and consumers get it once, from segments and WAL alike."""
+"""kill -9 at each step of a roll and of a table commit: committed records are in the table once.
+
+All readers of the table see that, and consumers get them once, from segments and WAL alike."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Recoverer(NamedTuple):
 
 
 class World(NamedTuple):
-    """The bucket, the network, and everybody's memory."""
+    """The bucket, the network, and the memory of each process."""
 
     slots: tuple[str, ...]
     floor: int

@@ -3,7 +3,7 @@
 Three processes append entries, each by a put-if-absent that may land at any time or never; each
 entry names the checksum of the one before. A process writes stamps (number and checksum of the last
 entry that it applied) into the bucket. One process writes snapshots, below which entries are
-deleted. One entry may be lost, which nobody asked for. A process that starts reads the snapshot and
+deleted. One entry may be lost without any request. A process that starts reads the snapshot and
 the entries, looks for entries above a hole, compares all stamps, and only then goes on.
 
 In every state: without a loss no process takes the log for damaged. With a loss, no process goes on

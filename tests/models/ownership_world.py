@@ -281,7 +281,7 @@ def newest(world: World, broker: int) -> Checkpoint | None:
 
 
 def floor(world: World, broker: int) -> int:
-    """Where whoever reads a broker's WAL begins."""
+    """The slot where readers of a broker's WAL begin."""
     checkpoint = newest(world, broker)
     return 0 if checkpoint is None else checkpoint.slot
 

@@ -326,11 +326,11 @@ def crash(world: World, partition: int) -> World:
 
 
 def collector_steps(world: World, variant: str) -> Steps:
-    """Staged objects grow old, or their batch is over; what nobody refers to is marked then, and
-    deleted at any time later.
+    """Staged objects grow old, or their batch is over; objects without a reference are marked then,
+    and deleted at any time later.
 
-    That a batch is over is said by the offset; that nobody refers to an object, by checkpoints,
-    which know what was durable when the offset was looked at, and not what was appended by then."""
+    The offset tells that a batch is over. Checkpoints tell that an object has no reference: they
+    know the records that were durable when the offset was read, and not those appended by then."""
     appended = (*world.committed, *world.open_logs)
     referred = {half.staged for log in appended for half in log}
     durable = {

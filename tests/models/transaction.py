@@ -117,7 +117,7 @@ class Verification(NamedTuple):
 
 
 class World(NamedTuple):
-    """Both logs, the network, and everybody's memory."""
+    """Both logs, the network, and the memory of each process."""
 
     a_durable: tuple[LogEntry, ...] = ()
     a_tail: tuple[LogEntry, ...] = ()

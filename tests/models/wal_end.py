@@ -2,13 +2,13 @@
 
 A writer has several PUTs in flight; each may land at any time, also after the writer has ended. It
 tells how many slots it has confirmed (a *stamp*) in each slot and in its lease, and writes
-checkpoints. A collector deletes below the newest checkpoint. One stored slot may be lost, which
-nobody asked for. Two sealers find the end, seal it and retire the WAL; a newcomer overwrites the
+checkpoints. A collector deletes below the newest checkpoint. One stored slot may be lost without
+any request. Two sealers find the end, seal it and retire the WAL; a newcomer overwrites the
 lease behind the fence. A reader of the bucket finds the end while the writer lives (rule G2).
 
-In every state: without a loss nobody tells of damage, and nobody ends the WAL below what was
-acknowledged or has a missing slot below the end. With a loss, a slot below a stamp is told as
-damaged, and no other slot is.
+In every state: without a loss no process reports damage, ends the WAL below an acknowledged slot,
+or has a missing slot below the end. With a loss, a slot below a stamp is reported as damaged, and
+no other slot is.
 
     python -m tests.models.wal_end              the protocol, all states
     python -m tests.models.wal_end --walks      long random runs with wider limits
@@ -89,7 +89,7 @@ class Reader(NamedTuple):
 
 
 class World(NamedTuple):
-    """The bucket, the network, and everybody's memory."""
+    """The bucket, the network, and the memory of each process."""
 
     slots: tuple[Content, ...]
     flying: tuple[tuple[int, int], ...] = ()
@@ -133,8 +133,8 @@ def stamp_of(world: World, variant: str) -> int:
 
 
 def promised(world: World) -> int:
-    """The ghost: what an observer must be able to know. What a fenced writer still renews may be
-    overwritten before anybody sees it."""
+    """The ghost: the stamp that an observer must be able to see. A lease that a fenced writer still
+    renews may be overwritten before that."""
     lease = world.lease if world.fence is None else world.fence
     return max(stamp_of(world._replace(lease=lease), ""), world.floor)
 

@@ -50,7 +50,7 @@ SAMPLE_SECONDS = 60.0
 
 
 class NoListener:
-    """A listener to which nobody connects."""
+    """A listener without connections."""
 
     address = ("127.0.0.1", 9092)
 
@@ -62,7 +62,7 @@ class NoListener:
 
 
 class NoNetwork:
-    """A network without anybody else."""
+    """A network without other hosts."""
 
     async def listen(
         self, factory: ProtocolFactory, host: str, port: int, *, accepting: bool = True

@@ -41,8 +41,8 @@ class TopicPolicy:
 
 
 def policies_of(seed: int, workload: str) -> dict[str, TopicPolicy]:
-    """What the topics of a workload lose in this run. Groups lose nothing of what they consume but
-    what compaction takes: each of its records is still to be consumed by somebody."""
+    """The losses of a workload's topics in this run. Topics that groups consume lose only records
+    that compaction takes: a member must still consume each record."""
     chance = random.Random(f"policies {seed}")
     compacted = TopicPolicy(
         compacts=True,

@@ -68,9 +68,10 @@ _UNDECIDED_MS = GRACE_MS // 2 - 2000
 
 
 def tidelog_system(seed: int, *, segments: bool = False, brokers: int = 1) -> System:
-    """A cluster whose settings differ a little from seed to seed. With `segments`, what is decided
-    goes from the WAL into tables all the time; there it is merged and compacted, topics lose what
-    is old, and what nobody needs is deleted soon."""
+    """A cluster whose settings differ a little from seed to seed.
+
+    With `segments`, decided records go from the WAL into tables all the time. Tables are merged and
+    compacted, topics lose old records, and needless objects are deleted soon."""
     settings = _settings(random.Random(f"settings {seed}"), segments)
     reopens = None
     if random.Random(f"reopens {seed}").random() < _REOPENS_PROBABILITY:

@@ -1,4 +1,4 @@
-"""Reads at once: all of them, or the first error; and whoever is told to end, ends."""
+"""Reads at once: all of them, or the first error; and a cancelled task ends."""
 
 from __future__ import annotations
 

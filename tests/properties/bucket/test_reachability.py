@@ -317,7 +317,7 @@ class World:
                 self.forgotten.add(owner)
 
     def settle(self, _: int) -> None:
-        """All is rolled, opened, told and in a checkpoint; what nobody needs is deleted."""
+        """All is rolled, opened, told and in a checkpoint; needless objects are deleted."""
         for number in range(len(P)):
             self.append(number)
             self.roll(number)

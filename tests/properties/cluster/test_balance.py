@@ -65,7 +65,7 @@ def loads(state: ClusterState, *, internal: bool) -> list[int]:
 
 @st.composite
 def uneven(draw: st.DrawFn) -> ClusterState:
-    """Some brokers, a topic of coordinators and others, owned by whoever it may be."""
+    """Some brokers, a topic of coordinators and others, with any owners."""
     state = cluster(draw(st.integers(1, 6)))
     owners = st.sampled_from(epochs(state))
     for number in range(draw(st.integers(1, 4))):

@@ -100,7 +100,7 @@ GROUP_RECORDS: dict[type, st.SearchStrategy[GroupRecord]] = {
 }
 
 
-# A member is known by its number: nobody else has its instance id, or any of its partitions.
+# A member is known by its number: no other has its instance id, or any of its partitions.
 MEMBER_NUMBERS = st.integers(0, 3)
 
 

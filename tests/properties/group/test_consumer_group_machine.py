@@ -254,7 +254,7 @@ class ConsumerGroupStories(RuleBasedStateMachine):
 
     @invariant()
     def something_will_happen(self) -> None:
-        """Everybody's silence will be noticed, and everybody's refusal to give something up."""
+        """The silence of each member will be noticed, and each refusal to give a partition up."""
         group, timers = self.group, self.world.machine._timers
         if group is None:
             return

@@ -308,7 +308,7 @@ class GroupStories(RuleBasedStateMachine):
 
     @invariant()
     def something_will_happen(self) -> None:
-        """No state waits without a timer, and nobody who owes a heartbeat is forgotten."""
+        """No state waits without a timer, and no member that owes a heartbeat is forgotten."""
         group, timers = self.group, self.world.machine._timers
         if group is None:
             return

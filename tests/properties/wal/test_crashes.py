@@ -35,7 +35,7 @@ INCARNATIONS = 4
 
 
 async def check(world: World, recovered: Recovered) -> None:
-    """Nothing acknowledged is missing or elsewhere; nothing is there that nobody wrote."""
+    """No acknowledged record is missing or elsewhere; no record is there that was not written."""
     assert not recovered.failures
     for partition in PARTITIONS:
         image = recovered.images[partition]

@@ -1,4 +1,4 @@
-"""Work that nobody waits for takes as long as it may, and has no pauses where there is no time."""
+"""Work without a waiting client takes all of its time, and has no pauses if it has no time."""
 
 from __future__ import annotations
 

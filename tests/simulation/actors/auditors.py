@@ -97,7 +97,7 @@ async def audit_retention(actor: Actor) -> None:
 
 
 async def _is_empty(actor: Actor, key: Key, start: int, end: int) -> bool:
-    """Whether nobody finds a record there."""
+    """Whether no reader finds a record there."""
     while start < end:
         (fetched,) = await actor.persist(
             partial(actor.client.fetch, {key: start}, "read_uncommitted", 0.0)

@@ -1,7 +1,7 @@
 """A member of a group of the consumer protocol (KIP-848): heartbeats are all that it sends.
 
-What it is to give up it keeps until `join` is called, and says so in its heartbeats; so that nobody
-else may have it before that.
+It keeps partitions that it is to give up until `join` is called, and its heartbeats say so. So no
+other member may have them before that.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class ConsumerMember:
         """The offsets stored for these partitions, asked for as a member.
 
         Raises:
-            RequestRefused, RequestFailed: nobody can say.
+            RequestRefused, RequestFailed: the offsets are not known.
         """
         request = requests.fetch_offsets(self._group, places, require_stable=True)
         if request is None or self._membership is None:

@@ -378,7 +378,7 @@ class KafkaLogClient:
         try:
             yield
         except errors.RequestFailed as error:
-            # Whoever led there may lead no more, or somewhere else.
+            # The broker there may lead no more, or at another address.
             for key in [key for key, leader in self._leaders.items() if leader == address]:
                 del self._leaders[key]
             raise NoAnswer(error.why) from error

@@ -2,7 +2,7 @@
 wake up while a later batch is being committed (rules H7 to H9).
 
 Several drivers take themselves for the one of a query. What is in a batch was decided before, as in
-the log of offsets that a streaming query keeps; whoever commits it stages its rows anew.
+the log of offsets that a streaming query keeps; a driver that commits it stages its rows anew.
 """
 
 from __future__ import annotations

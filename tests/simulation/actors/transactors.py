@@ -76,7 +76,7 @@ class Instance:
         return Identity(producer.transactional_id, self.name, *producer.identity, own_epochs)
 
     def fresh(self, count: int) -> list[str]:
-        """Values that nobody has written yet."""
+        """Values that no producer has written yet."""
         first = self._written
         self._written += count
         return [f"{self.name}/{number}" for number in range(first, self._written)]
@@ -140,7 +140,7 @@ class Transactor:
     """Runs one life of an instance after the other."""
 
     def __init__(self, actor: Actor, transactional_id: str, pause_seconds_mean: float) -> None:
-        """The pause is between lives: whoever rests longer lets the other one work."""
+        """The pause is between lives: the one that rests longer lets the other work."""
         self._actor = actor
         self._transactional_id = transactional_id
         self._pause_seconds_mean = pause_seconds_mean

@@ -86,9 +86,9 @@ def _member_epochs(operations: list[Operation]) -> Iterator[Anomaly]:
 
 
 def _holders(operations: list[Operation]) -> Iterator[Anomaly]:
-    """Under the consumer protocol nobody is given what another still has (12). Whoever is told that
-    a partition is its own, and later that it still is, or commits offsets of it, had it all the
-    time: what it gives up, it is first told to."""
+    """Under the consumer protocol no member is given a partition that another still has (12). A
+    member that is told of its partition, and later that it still has it, or commits offsets of it,
+    had it all the time: it is told before it gives a partition up."""
     given: dict[tuple[str, Key], list[Operation]] = defaultdict(list)
     for _, began, operation in _claims(operations, "consumer"):
         if began and operation.claim is not None:
@@ -213,8 +213,8 @@ def _may_be_late(writers: list[Operation], generation: int) -> bool:
 
 
 def _passed_over(operations: list[Operation]) -> Iterator[Anomaly]:
-    """Whoever commits an offset has read, or another of its group has, all that lies below and is
-    visible (at least once)."""
+    """A member that commits an offset, or another of its group, has read all visible records below
+    (at least once)."""
     groups: dict[str, set[str]] = defaultdict(set)
     highest: dict[tuple[str, Key], tuple[int, Operation]] = {}
     for operation in operations:

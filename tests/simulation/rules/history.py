@@ -196,7 +196,7 @@ class History:
         self.transactions: list[StoredTransaction] = []
         self.violations: list[str] = []
         self.deleted: set[Key] = set()
-        """Partitions that were deleted on purpose: nobody reads them at the end."""
+        """Partitions that were deleted on purpose: no client reads them at the end."""
         self.errors: Counter[str] = Counter()
         self.policies: Mapping[str, TopicPolicy] = {}
         """The policies by which topics may lose records; the others lose none."""

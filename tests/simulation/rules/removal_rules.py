@@ -1,9 +1,9 @@
 """Rules on what may go from a log: by retention, DeleteRecords and log compaction, nothing else.
 
-A log's start never goes back, and moves only over what somebody asked to be deleted, or what is too
-old or too much; never over what is undecided. Compaction takes a record only when a later one with
-its key was committed, and a tombstone only when it is old enough, and not while a record that it
-took away is still there.
+A log's start never goes back. It moves only over records that a client deleted, or that are too old
+or too many, and never over undecided ones. Compaction takes a record only when a later one with its
+key was committed. It takes a tombstone only when it is old enough, and not while a record that it
+deletes is still there.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Removals:
         return self._history.policies.get(key.topic, NOTHING)
 
     def known_offsets(self, send: Send) -> set[int]:
-        """Where a value lies, as far as anybody knows."""
+        """The known offsets of a value."""
         return self._offsets[send.value].get(send.key, set())
 
     def sharing(self, key: Key, shared: str) -> list[KeyedRecord]:
@@ -91,7 +91,7 @@ class Removals:
         return age >= policy.delete_retention_ms / 1000 - SKEW_SECONDS
 
     def may_be_gone(self, send: Send) -> bool:
-        """Whether what was committed may be nowhere any more; also where nobody knows its place."""
+        """Whether a committed value may be gone; also if its offset is not known."""
         return self.may_be_missing(send, self.log_starts.get(send.key, 0), None)
 
     def may_be_missing(self, send: Send, log_start: int, reader: Operation | None) -> bool:

@@ -38,8 +38,8 @@ class Ended(NamedTuple):
 def anomalies(
     history: History, committed: list[Operation], unproved: list[Operation]
 ) -> Iterator[Anomaly]:
-    """What breaks a rule; `committed` are the operations that took effect, and `unproved` those of
-    which nobody can tell any more."""
+    """The violations of the rules. `committed`: the operations that took effect; `unproved`: those
+    whose effect cannot be told any more."""
     yield from _identities(history.operations)
     yield from _transitions(history)
     yield from _consumed(committed, unproved)

@@ -122,7 +122,7 @@ def _read_what_was_given() -> list[Patch]:
 
 
 def _given_not_checkpointed() -> list[Patch]:
-    """Checkpoints leave out what was given away, though nobody has opened it yet."""
+    """Checkpoints leave out given partitions, though no broker has opened them yet."""
     right = PartitionRegistry.follow
 
     def follow(self: PartitionRegistry, records: Sequence[Record]) -> None:
@@ -255,7 +255,7 @@ def _refused_markers_settle() -> list[Patch]:
 
 
 def _drained_gets_partitions() -> list[Patch]:
-    """The balance, and whoever gives partitions away, do not know of drains."""
+    """The balance, and brokers that give partitions away, do not know of drains."""
     return [(ClusterState, "takers", ClusterState.live_brokers)]
 
 

@@ -72,7 +72,7 @@ def _markers_first() -> list[Patch]:
 
 
 def _no_epoch_fencing() -> list[Patch]:
-    """Nobody looks at the epoch of a producer."""
+    """No partition compares the epoch of a producer."""
     right = enlistment.identity_error
 
     def identity_error(*arguments: Any) -> ErrorCode:
@@ -115,7 +115,7 @@ def _promoted_on_abort() -> list[Patch]:
 
 
 def _unstable_offsets_shown() -> list[Patch]:
-    """Nobody is told to wait for offsets that a transaction is about to change."""
+    """No reader is told to wait for offsets that a transaction is about to change."""
     return [(CommittedOffsets, "pending_places", lambda *_: ())]
 
 

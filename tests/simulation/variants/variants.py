@@ -54,7 +54,7 @@ def _no_sequence_check() -> list[Patch]:
 
 
 def _acknowledge_early() -> list[Patch]:
-    """Nobody waits for the slot to be durable."""
+    """No acknowledgement waits for the slot to be durable."""
 
     def durable(self: WalWriter, slot: Slot) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -22,7 +22,7 @@ CONNECT_SECONDS_MAX = 10.0
 
 @dataclass(slots=True)
 class NetworkSettings:
-    """How the network behaves when nobody injects a fault."""
+    """The behaviour of the network without an injected fault."""
 
     delay_seconds_min: float = 0.0002
     delay_seconds_max: float = 0.002
@@ -168,7 +168,7 @@ class SimulatedNetwork:
     def dial(
         self, process: SimulatedProcess, host: str, port: int
     ) -> asyncio.Future[SimulatedTransport]:
-        """A connection to whoever listens there; the future is the caller's end."""
+        """A connection to the listener there; the future is the caller's end."""
         answer: asyncio.Future[SimulatedTransport] = self.loop.create_future()
         self.loop.call_system(self.delay(), self._dialed, process, host, port, answer)
         return answer

@@ -193,7 +193,7 @@ class SimulatedTransport(asyncio.Transport):
             self._loop.call_soon(self._lose, error, context=self._context)
 
     def vanish(self) -> None:
-        """The process is gone: this end exists no more and calls nobody."""
+        """The process is gone: this end exists no more, and makes no calls."""
         self._closed = self._closing = True
         self._buffer.clear()
         self._arrivals.clear()
@@ -259,7 +259,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _arrive(self, when: float, data: bytes | None) -> None:
         if self._closing:
-            # Nobody reads here any more: the sender is told so.
+            # No process reads here any more: the sender is told so.
             if data is not None and self.wire.carries(self):
                 error = ConnectionResetError(f"{self.local} is closed")
                 self._loop.call_system(

@@ -91,7 +91,7 @@ class WithoutConditions(MemoryStore):
 
 
 class ReadOnly(MemoryStore):
-    """A store that lets nobody write."""
+    """A store that refuses all writes."""
 
     async def put(
         self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None

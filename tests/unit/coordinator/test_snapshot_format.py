@@ -190,7 +190,7 @@ def test_a_cut_snapshot_is_corrupt() -> None:
 
 def test_a_flipped_bit_is_noticed_wherever_it_is() -> None:
     whole = encoded()
-    # But for the magic number that the file begins with, which nobody needs.
+    # But for the magic number that the file begins with, which no reader needs.
     for position in range(4, len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << position % 8

@@ -1,4 +1,4 @@
-"""Folders that are filled once, whoever comes first."""
+"""Folders that are filled once, by the first process that comes."""
 
 from __future__ import annotations
 

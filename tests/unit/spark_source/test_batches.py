@@ -283,7 +283,7 @@ def test_a_task_may_stop_after_its_first_rows(spark_world: SparkWorld) -> None:
     assert len(part.value.segments) == 2
     rows = reader.read(part)
     assert next(rows).num_rows == 2
-    # As for LIMIT: the next segment's request is under way, and nobody waits for it.
+    # As for LIMIT: the next segment's request is under way, and no reader waits for it.
     assert isinstance(rows, Generator)
     rows.close()
 

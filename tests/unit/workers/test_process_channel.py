@@ -98,7 +98,7 @@ def test_a_sender_may_do_other_work_in_between(sides: tuple[Channel, Channel], c
 def test_received_bytes_can_be_kept_without_a_copy(
     sides: tuple[Channel, Channel], size: int
 ) -> None:
-    """By a store in memory, for one: it is nobody's to change."""
+    """By a store in memory, for one: no code can change them."""
     one, other = sides
     one.give(packed(memoryview(bytearray(size))))
     view = other.receive()

@@ -220,7 +220,7 @@ def pipe(tmp_path: Path) -> Path:
 
 
 async def opened(pipe: Path) -> int:
-    """The writing end, when somebody has begun to read it."""
+    """The writing end, once the process has begun to read."""
     found: list[int] = []
 
     def is_read() -> bool:
@@ -297,7 +297,7 @@ def test_an_unread_answer_is_not_taken_for_another(
 
 
 def test_the_loop_goes_on_while_much_is_said(run: Run, offload: ProcessOffload) -> None:
-    """Between two steps of a message whoever else waits has a turn."""
+    """Between two steps of a message other waiting tasks have a turn."""
     turns: list[int] = []
 
     async def others() -> None:

@@ -1,4 +1,4 @@
-"""Batches that decompress to much more than they are: they keep nobody else waiting."""
+"""Batches that decompress to much more than their size: they keep no other client waiting."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ def test_a_round_ends_where_others_came_first_and_a_new_one_goes_on_from_there()
             compact = cleaner._compact
 
             async def compact_late(*asked: object) -> None:
-                # This broker does not know yet that somebody has removed the first segment.
+                # This broker does not know yet that another has removed the first segment.
                 removal = PartitionChange(partition=0, removed=names[:1])
                 assert isinstance(await other.commit((removal,)), TableCommitted)
                 await compact(*asked)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Retention in a broker: what it removes from the log and the table, whoever dies meanwhile."""
+"""Retention in a broker: the records that it removes from log and table, with deaths meanwhile."""
 
 from __future__ import annotations
 

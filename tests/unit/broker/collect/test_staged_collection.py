@@ -1,4 +1,4 @@
-"""Staged objects go when nobody can adopt them any more and nothing refers to them."""
+"""Staged objects go when no call can adopt them any more and no log refers to them."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_staged_objects_go_when_their_batch_is_committed() -> None:
             following = await sink.stage(topic_id, 1, {0: [b"b"]})
             foreign = await sink.stage(topic_id, 0, {0: [b"y"]}, sink="another")
             collector = await known(one, store)
-            # What was adopted is said by slots alone: nobody can tell yet what is referred to.
+            # Only slots tell of the adoptions: the collector cannot tell the references yet.
             await passes(collector, 2)
             assert await staged_in(store) == keys(failed, committed, following, foreign)
             await pass_by(one)
@@ -141,7 +141,7 @@ def test_staged_objects_go_when_their_batch_is_committed() -> None:
             assert await staged_in(store) == keys(committed, following, foreign)
             await sink.commit(one, 1, {0: [following]})
             assert [v for v in await read(one) if v != b"more"] == [b"a", b"b"]
-            # Adopted and rolled: nobody refers to them any more, and their batches are over.
+            # Adopted and rolled: no log refers to them any more, and their batches are over.
             await flush(one)
             for _ in range(2):
                 await passes(collector, 2)
@@ -208,7 +208,7 @@ def test_without_the_groups_offset_objects_wait_for_their_age() -> None:
             await pass_by(one)
             async with client_of(one) as client:
                 await delete_group(client, SINK)
-            # The offset that was seen fences nobody any more.
+            # The offset that was seen fences no call any more.
             await passes(collector, 4)
             assert await staged_in(store) == before
             # Another query has the name now: what was staged for the first is not judged by it.

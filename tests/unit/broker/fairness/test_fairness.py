@@ -42,7 +42,7 @@ async def ask(client: Client) -> None:
 
 
 def waiting_bytes(broker: Loopback) -> float:
-    """Of answers that nobody has taken."""
+    """Of answers that no client has taken."""
     return broker.server._answer_memory.bytes_held
 
 

@@ -123,7 +123,7 @@ def test_the_transaction_is_looked_at_before_the_group(version: int) -> None:
             stranger = TransactionalClient(broker, "stranger", version)
             await stranger.init()
             told = await commit_offsets(stranger, member="nobody")
-            # Under the first version nobody has added the group's partition.
+            # Under the first version no request has added the group's partition.
             abortable = ErrorCode.TRANSACTION_ABORTABLE
             assert told is (abortable if version == FIRST else ErrorCode.ILLEGAL_GENERATION)
 

@@ -56,7 +56,7 @@ def frame(request: Request[Response], version: int, correlation_id: int = 0) -> 
 
 
 def future_versions_frame(correlation_id: int) -> memoryview:
-    """ApiVersions in a version that nobody knows yet."""
+    """ApiVersions in a version that does not exist yet."""
     each = frame(ApiVersionsRequest(), 4, correlation_id)
     each[2:4] = (99).to_bytes(2, "big")
     return each

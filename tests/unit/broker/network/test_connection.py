@@ -92,7 +92,7 @@ def test_nothing_is_served_behind_a_fetch() -> None:
     feed(connection, fetch_frame())
     fetch = taken_by(connection)
     assert fetch.api_key == ApiKey.FETCH
-    # Else nobody would notice that the client hangs up.
+    # Else the server would not notice that the client hangs up.
     assert connection.wants_reading()
     feed(connection, fetch_frame(), metadata_frame())
     assert connection.next_request() is None

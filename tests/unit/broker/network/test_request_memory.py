@@ -166,8 +166,8 @@ MEMORY_BYTES = 40
 
 
 class MemoryMachine(RuleBasedStateMachine):
-    """Clients send requests piece by piece; whoever wants to read asks first. Nothing may stay
-    blocked for ever, and what is held stays bounded."""
+    """Clients send requests piece by piece; a connection asks before it reads. None may stay
+    blocked for ever, and the held memory stays bounded."""
 
     def __init__(self) -> None:
         super().__init__()

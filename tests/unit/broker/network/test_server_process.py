@@ -140,7 +140,7 @@ def test_sigterm_ends_it_cleanly_and_a_successor_serves_the_same(folder: Path) -
         assert second.cluster == cluster
         assert consume(second.kafka, "kept", 2) == [b"a", b"b"]
         assert produce(second.kafka, "kept", [b"c"], acks="all") == [2]
-    # It had fenced itself, so nobody had to wait for its lease.
+    # It had fenced itself, so no broker had to wait for its lease.
     assert "waiting until its lease" not in (folder / "second.log").read_text()
 
 

@@ -87,7 +87,7 @@ def test_a_fetch_over_its_quota_is_empty_and_gets_the_records_later() -> None:
             assert answer.responses == []
             assert answer.error_code == ErrorCode.NONE
             assert answer.throttle_time_ms > 8000
-            # Without the quota nobody waits.
+            # Without the quota no client waits.
             await set_quotas(one, ANONYMOUS, {})
             assert sizes(await fetched(one, fetch_request(0))) == [whole]
 

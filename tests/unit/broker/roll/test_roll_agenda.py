@@ -1,4 +1,4 @@
-"""The pauses of rolls that nobody waits for, on a whole broker."""
+"""The pauses of rolls that no client waits for, on a whole broker."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ class RestlessStore(MemoryStore):
 
 @pytest.mark.parametrize("is_asked_for", [True, False])
 def test_no_roll_starves_behind_repeated_requests(is_asked_for: bool) -> None:
-    """While a busy topic is rolled, somebody asks for its next roll each time. What is less urgent
-    comes all the same, if somebody has asked for it or if it is due."""
+    """While a busy topic is rolled, a client asks for its next roll each time. Less urgent rolls
+    come all the same, if a client has asked for them or if they are due."""
     store = RestlessStore()
     here = world(store, roll_bytes=500, roll_min_bytes=0, wal_linger_ms=0)
 

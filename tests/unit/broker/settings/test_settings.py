@@ -301,7 +301,7 @@ def test_a_brokers_entry_says_whether_it_can_be_altered() -> None:
 
 
 def test_a_broker_starts_with_altered_settings_that_it_does_not_understand() -> None:
-    """They were accepted by another version; refusing to start would lock everybody out."""
+    """They were accepted by another version; a refused start would lock all users out."""
     broker = load().overridden({"future.setting": "1"}, {"message.max.bytes": "many"})
     assert broker.integer("message.max.bytes") == 1048588
     config = effective_topic_config({"future.setting": "1", "retention.ms": "x"}, broker)

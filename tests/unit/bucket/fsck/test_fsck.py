@@ -144,9 +144,12 @@ DAMAGES = (pytest.param("truncated", marks=pytest.mark.slow), "altered", "missin
 
 
 async def may_be_missing(store: ObjectStore) -> set[str]:
-    """What nobody can know of, or needs: leases of brokers that have ended; the newest entry of the
-    metadata log; checkpoints behind which all slots are there; snapshots of states to which the log
-    leads again; barrier seals; slots below the floor to which no partition refers."""
+    """Objects that no reader can miss, or needs:
+
+    - leases of brokers that have ended; the newest entry of the metadata log;
+    - checkpoints behind which all slots are there;
+    - snapshots of states to which the log leads again;
+    - barrier seals; slots below the floor to which no partition refers."""
     bucket = await opened(store)
     view = await bucket.view(*[topic.name for topic in bucket.state.topics.values()])
     referenced = {key for each in view.partitions.values() for key in each.tail.keys}

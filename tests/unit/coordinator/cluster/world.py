@@ -126,11 +126,11 @@ class World:
         return bytes(finish(self.store.memory.get(key)).data)
 
     def place(self, key: str, data: bytes) -> None:
-        """Write an object past everybody."""
+        """Write an object without a request of any process."""
         finish(self.store.memory.put(key, data))
 
     def remove(self, key: str) -> None:
-        """Delete an object past everybody."""
+        """Delete an object without a request of any process."""
         finish(self.store.memory.delete(key))
 
     def entries(self) -> list[MetadataEntry]:

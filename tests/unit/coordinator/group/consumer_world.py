@@ -177,7 +177,7 @@ class FakeConsumer:
         self.hear(self.ask())
 
     def ask(self) -> ConsumerHeartbeatReply:
-        """A heartbeat whose answer is lost, unless somebody has it heard."""
+        """A heartbeat whose answer is lost, unless the caller passes it to `hear`."""
         everything = {} if self.has_heard else {"rebalance_ms": REBALANCE_MS, **self.options}
         self.has_heard = False
         everything["instance_id"] = self.instance_id

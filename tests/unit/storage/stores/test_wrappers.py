@@ -311,7 +311,7 @@ def test_requests_bytes_outcomes_and_latencies_are_counted() -> None:
         world.faulty.rates = FaultRates()
         assert len([meta async for meta in store.list()]) == 2
         await anext(aiter(store.list()))
-        # A listing that nobody reads on is closed by the event loop, a little later.
+        # A listing that its caller leaves is closed by the event loop, a little later.
         await world.clock.sleep(1)
         assert statistics.put.outcomes == {"ok": 3, "precondition_failed": 1}
         assert statistics.put.bytes_total == 8 + 2 + 5

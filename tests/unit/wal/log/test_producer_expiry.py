@@ -1,4 +1,4 @@
-"""Producers expire without anybody's looking at the partitions that have none."""
+"""Producers expire without a visit to the partitions that have none."""
 
 from __future__ import annotations
 

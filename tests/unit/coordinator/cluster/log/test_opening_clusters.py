@@ -139,7 +139,7 @@ def test_a_corrupt_entry_is_named_and_nothing_behind_it_is_read(data: bytes, why
         with pytest.raises(CorruptObject, match=why) as caught:
             await world.log(world.process("b"))
         assert caught.value.key == entry_key(2)
-        # Who is there already stops at the same object, and stays stopped.
+        # A broker that runs already stops at the same object, and stays stopped.
         with pytest.raises(CorruptObject, match=why):
             await broker.log.refresh()
         world.place(entry_key(2), b"mended")

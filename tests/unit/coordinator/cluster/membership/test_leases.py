@@ -144,7 +144,7 @@ def fence_if_silent(observation: LeaseObservation) -> Build:
 
 
 async def fence_when_silent(observer: Broker, watched_broker: Broker) -> float:
-    """As a watcher does (B2): fence whoever was silent for the session timeout; when."""
+    """Fence a broker that is silent for the session timeout, as a watcher does (B2); when."""
     epoch = watched_broker.epoch
     observation = LeaseObservation(epoch)
     clock = observer.process.clock

@@ -1,4 +1,4 @@
-"""Producer ids: each is given out once, whoever asks and whoever dies."""
+"""Producer ids: each is given out once, with any askers and any deaths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take-over: a fenced incarnation is retired once, at one end, whoever dies on the way (C4)."""
+"""Take-over: a fenced incarnation is retired once, at one end, with any deaths (C4)."""
 
 from __future__ import annotations
 

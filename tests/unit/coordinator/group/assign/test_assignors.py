@@ -44,7 +44,7 @@ def sizes(found: Mapping[str, Assignment]) -> dict[str, int]:
 
 
 def moved(before: Mapping[str, Assignment], after: Mapping[str, Assignment]) -> int:
-    """Partitions that a member had, that somebody still has, but not this one."""
+    """The number of partitions that a member had, and that it has no more."""
     return sum(
         len(numbers - after.get(member_id, {}).get(topic, frozenset()))
         for member_id, topics in before.items()

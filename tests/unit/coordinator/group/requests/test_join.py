@@ -65,7 +65,7 @@ def test_an_unknown_member_starts_a_rebalance_in_a_group_that_has_a_generation(b
     assert world.state is GroupState.PREPARING_REBALANCE
     assert world.heartbeat(leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
     again = world.join(leader)
-    # All have joined: nobody waits for the timer.
+    # All have joined: no member waits for the timer.
     assert world.joined(again).generation == world.joined(newcomer).generation == 2
     assert world.joined(newcomer).members == ()
     assert len(world.joined(again).members) == 2
@@ -325,7 +325,7 @@ def test_a_leader_that_does_not_join_is_replaced_by_one_that_did() -> None:
 
 
 def test_a_new_member_whose_join_waits_too_long_is_sent_away() -> None:
-    """Its client may have gone: nobody sees that while the request is parked."""
+    """Its client may have gone: the broker cannot see that while the request is parked."""
     world = GroupWorld()
     (leader,) = world.stable(rebalance_ms=20 * 60_000)
     newcomer = world.join(rebalance_ms=20 * 60_000)
@@ -356,7 +356,7 @@ def test_each_member_votes_for_its_first_protocol_that_all_support() -> None:
         world.join(protocols=protocols("range", "roundrobin")),
     ]
     world.advance(3 * DELAY_MS)
-    # "sticky" is not everybody's: its friend's vote goes to "range".
+    # Not all support "sticky": its friend's vote goes to "range".
     assert {world.joined(token).protocol for token in tokens} == {"range"}
     assert [each.metadata for each in world.joined(tokens[0]).members] == [b"range"] * 3
 

@@ -15,7 +15,7 @@ from tidelog.protocol.error_codes import ErrorCode
 
 
 def settle(world: ConsumerWorld, *clients: ClassicClient | FakeConsumer) -> None:
-    """Heartbeats until everybody has a fair share and nothing changes."""
+    """Heartbeats until each member has a fair share and nothing changes."""
     for _ in range(20):
         before = len(world.log)
         for client in clients:
@@ -65,7 +65,7 @@ def test_a_rolling_restart_brings_a_group_over_and_back(
     other.leave()
     world.advance(0)
     assert group_type(world) == "classic"
-    # Its epoch is nobody's generation here, so that it joins again.
+    # Its epoch is no generation here, so that it joins again.
     assert world.heartbeat(back.member_id, back.generation) is ErrorCode.ILLEGAL_GENERATION
     before = back.generation
     classic_group(world, back)
@@ -101,7 +101,7 @@ def test_a_successor_goes_on_with_the_group_as_it_became(
     world.advance(0)
     world.restart()
     assert group_type(world) == "classic"
-    # Nobody knows that a rebalance had begun: but no member has this generation.
+    # No record tells that a rebalance had begun: but no member has this generation.
     assert world.heartbeat(old.member_id, old.generation) is ErrorCode.ILLEGAL_GENERATION
     classic_group(world, old)
 

@@ -181,7 +181,7 @@ def test_an_endpoint_without_a_server_is_reported() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A moto that checks permissions: the URLs of a user who may do little, and of nobody."""
+    """A moto that checks permissions: the URLs of a user with few of them, and of no user."""
 
     limited: str
     unknown: str
