@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -14,7 +14,7 @@ from tidelog.client.bearer_token import TOKEN, TOKEN_URL, expiry_of
 from tidelog.client.security import token_of
 from tidelog.clock import SystemClock
 from tidelog.errors import InvalidConfiguration
-from tidelog.sdk.errors import RetriableError, translated
+from tidelog.sdk.errors import RetriableError, code_of, translated
 from tidelog.sdk.settings import unknown_setting
 
 T = TypeVar("T")
@@ -64,10 +64,12 @@ def repeated(
     what: str,
     block_ms_max: int | None,
     between: Callable[[], object] | None = None,
+    passing: Collection[int] = (),
 ) -> T:
     """The result of a call, which takes its longest wait in seconds and is safe to repeat.
 
-    Retriable errors repeat it for up to `block_ms_max`, then RetriableError. None: without end.
+    Retriable errors, and those with codes of `passing`, repeat it for up to `block_ms_max`. Then
+    the last one is raised. None: without end.
     """
     started = CLOCK.monotonic()
     while True:
@@ -75,7 +77,7 @@ def repeated(
             return call(STEP_SECONDS)
         except confluent_kafka.KafkaException as error:
             failure = translated(error, what)
-            if not isinstance(failure, RetriableError):
+            if not isinstance(failure, RetriableError) and code_of(error) not in passing:
                 raise failure from error
             waited_ms = (CLOCK.monotonic() - started) * 1000
             if block_ms_max is not None and waited_ms >= block_ms_max:

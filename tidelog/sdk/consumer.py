@@ -7,6 +7,7 @@ that dies reads the others again: at least once, as with the Java client.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
@@ -24,6 +25,15 @@ from tidelog.sdk.serializers import Deserializer, NotDeserializable, deserialize
 from tidelog.sdk.settings import boolean_of, consumer_configuration
 
 _EARLIEST, _LATEST = -2, -1
+_LEADER_LAGS = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+"""What a broker says that does not know yet of a new topic, or of a partition that has moved."""
+_PAUSE_SECONDS = 0.05
 _STARTS = {"earliest": _EARLIEST, "smallest": _EARLIEST, "latest": _LATEST, "largest": _LATEST}
 
 
@@ -67,7 +77,12 @@ class Consumer:
         """Up to where `to_end` reads, of the partitions that have not come there."""
         self._is_closed = False
         if group is None:
-            self._assign_all()
+            try:
+                self._assign_all()
+            except BaseException:
+                # An open client goes on connecting, and logs each failure.
+                self._client.close()
+                raise
         else:
             self._client.subscribe(self._topics, on_revoke=self._revoked, on_lost=self._revoked)
 
@@ -412,10 +427,20 @@ class Consumer:
     def _offsets_at(self, places: Sequence[Place], time: int) -> dict[Place, int]:
         """The offsets of a time in milliseconds, or of an edge."""
         wanted = [TopicPartition(*place, time) for place in places]
+
+        def asked(seconds: float) -> list[TopicPartition]:
+            answered: list[TopicPartition] = self._client.offsets_for_times(wanted, seconds)
+            for each in answered:
+                if each.error is not None and each.error.code() in _LEADER_LAGS:
+                    raise confluent_kafka.KafkaException(each.error)
+            return answered
+
         found = repeated(
-            lambda seconds: self._client.offsets_for_times(wanted, seconds),
+            asked,
             f"offsets of {', '.join(self._topics)}",
             self._block_ms_max,
+            between=lambda: threading.Event().wait(_PAUSE_SECONDS),
+            passing=_LEADER_LAGS,
         )
         for each in found:
             if each.error is not None:

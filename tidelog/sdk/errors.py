@@ -61,6 +61,12 @@ class CommitOutcomeUnknown(KafkaRequestError):
     """
 
 
+def code_of(error: confluent_kafka.KafkaException) -> int | None:
+    """Kafka's code of an error, or librdkafka's; None if it has none."""
+    cause = error.args[0]
+    return cause.code() if isinstance(cause, confluent_kafka.KafkaError) else None
+
+
 def translated(
     error: confluent_kafka.KafkaException | confluent_kafka.KafkaError, what: str
 ) -> KafkaRequestError:

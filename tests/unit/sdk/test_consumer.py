@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+from types import SimpleNamespace
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -212,6 +213,50 @@ def test_an_error_between_messages_is_raised_and_they_are_given_out(
         with pytest.raises(KafkaRequestError, match="topic closed"):
             consumer.poll(5)
         assert [message.value for message in consumer.batch(timeout=5)] == [b"a", b"b"]
+
+
+class LateLeader(AtOnce):
+    """A client of librdkafka whose brokers learn of a topic later than the one it asked first."""
+
+    def __init__(self, configuration: dict[str, object], lags: int) -> None:
+        super().__init__(configuration)
+        self._lags = lags
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._client.close()
+
+    def offsets_for_times(self, wanted: list[TopicPartition], timeout: float) -> list[object]:
+        self._lags -= 1
+        if self._lags >= 0 and self._lags % 2 == 0:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        if self._lags >= 0:
+            error = KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
+            return [
+                SimpleNamespace(topic=w.topic, partition=w.partition, error=error) for w in wanted
+            ]
+        return list(self._client.offsets_for_times(wanted, timeout))
+
+
+def test_a_new_topic_that_its_leader_does_not_know_yet_is_asked_for_again(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = shared.topic()
+    shared.produce(topic, ["a"])
+    monkeypatch.setattr("tidelog.sdk.consumer.made", lambda _, settings: LateLeader(settings, 4))
+    with Consumer(shared.bootstrap, topic, auto_offset_reset="earliest") as consumer:
+        assert [message.value for message in consumer.to_end()] == [b"a"]
+    made: list[LateLeader] = []
+
+    def never(_: object, settings: dict[str, object]) -> LateLeader:
+        made.append(LateLeader(settings, 1_000_000))
+        return made[0]
+
+    monkeypatch.setattr("tidelog.sdk.consumer.made", never)
+    with pytest.raises(KafkaRequestError, match=f"offsets of {topic}: "):
+        Consumer(shared.bootstrap, topic, max_block_ms=100)
+    assert made[0].is_closed
 
 
 def test_a_consumer_without_a_group_needs_no_right_to_a_group() -> None:
