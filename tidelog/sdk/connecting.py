@@ -14,12 +14,14 @@ from tidelog.client.bearer_token import TOKEN, TOKEN_URL, expiry_of
 from tidelog.client.security import token_of
 from tidelog.clock import SystemClock
 from tidelog.errors import InvalidConfiguration
+from tidelog.sdk.connection_log import ConnectionFailures
 from tidelog.sdk.errors import RetriableError, code_of, translated
 from tidelog.sdk.settings import unknown_setting
 
 T = TypeVar("T")
 logger = logging.getLogger("tidelog.sdk")
 CLOCK: Final = SystemClock()
+logger.addFilter(ConnectionFailures(CLOCK))
 STEP_SECONDS: Final = 0.5
 """One wait for a broker. Python handles signals between two waits."""
 
