@@ -229,9 +229,13 @@ class _TenureSearch:
         self, waiting: Mapping[TopicPartition, int], opener: Incarnation
     ) -> dict[TopicPartition, int]:
         """As `try_tenures`. The newest tenures of `opener` are known to be unopened."""
-        own = [p for p, number in waiting.items() if self._tenures[p][number].incarnation == opener]
-        earlier = await self._go_back(waiting, own)
-        return {p: number for p, number in waiting.items() if p not in own} | earlier
+        own, others = [], {}
+        for partition, number in waiting.items():
+            if self._tenures[partition][number].incarnation == opener:
+                own.append(partition)
+            else:
+                others[partition] = number
+        return others | await self._go_back(waiting, own)
 
     async def try_tenures(
         self, waiting: Mapping[TopicPartition, int], unopened: Container[Incarnation]

@@ -10,7 +10,7 @@ import pytest
 from tests.properties.wal.batches import batch, incarnation, topic_partition
 from tests.properties.wal.worlds import Broker, World
 from tests.unit.wal.recover.lives import ends_at, life, slot_key, story
-from tidelog.identifiers import LeaderEpoch, Slot
+from tidelog.identifiers import LeaderEpoch, Slot, TopicPartition
 from tidelog.storage.object_store import ByteRange, StoredObject, Suffix
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.image_codec import encode_images
@@ -223,6 +223,32 @@ def test_bodies_are_not_read_and_requests_do_not_grow_with_partitions() -> None:
         # The checkpoint, and the one slot behind it.
         assert bucket.gets == 2
         assert bucket.bytes_read < 200_000
+
+    story(tell)
+
+
+class Compared(TopicPartition):
+    """A partition's name that counts its comparisons."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.comparisons += 1
+        return super().__eq__(other)
+
+    __hash__ = TopicPartition.__hash__
+
+
+def test_comparisons_grow_with_the_number_of_partitions_alone() -> None:
+    async def tell(world: World) -> None:
+        many = [Compared(*topic_partition(number)) for number in range(400)]
+        tenures = {place: [Tenure(LeaderEpoch(0), FIRST, None)] for place in many}
+        Compared.comparisons = 0
+        recovered = await recover(
+            world.bucket, world.clock, InlineOffload(), tenures, {}, opener=FIRST
+        )
+        assert len(recovered.images) == 400
+        assert Compared.comparisons < 10 * 400
 
     story(tell)
 
