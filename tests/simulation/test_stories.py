@@ -11,6 +11,7 @@ from tests.simulation.actors.kafka_client import KafkaLogClient
 from tests.simulation.actors.log_client import NoAnswer, OutgoingBatch, RequestRefused
 from tests.simulation.cluster import Environment, SimulatedCluster, broker_host, spare_host
 from tests.simulation.rules.history import Key
+from tests.simulation.run import System
 from tests.simulation.tidelog_system import PORT, tidelog_system
 from tests.simulation.world.logs import traced
 from tests.simulation.world.loop import SimulatedLoop
@@ -33,8 +34,7 @@ UPLOAD_SECONDS = WalSettings().upload_deadline_ms / 1000
 class World:
     """A cluster in which nothing fails but what the story says."""
 
-    def __init__(self, loop: SimulatedLoop, seed: int, brokers: int) -> None:
-        system = tidelog_system(seed)
+    def __init__(self, loop: SimulatedLoop, seed: int, brokers: int, system: System) -> None:
         self.loop = loop
         self.store = SimulatedStore(loop, seed, StoreSettings(slow_probability=0.0))
         network = SimulatedNetwork(loop, seed, NetworkSettings(slow_probability=0.0))
@@ -62,12 +62,15 @@ async def persist(request: Callable[[], Awaitable[object]]) -> None:
 
 
 def tell(
-    story: Callable[[World, Environment], Awaitable[None]], seed: int, brokers: int = 1
+    story: Callable[[World, Environment], Awaitable[None]],
+    seed: int,
+    brokers: int = 1,
+    system: System | None = None,
 ) -> None:
     """Run a story inside a client's process, with the brokers started."""
 
     async def main(loop: SimulatedLoop) -> None:
-        world = World(loop, seed, brokers)
+        world = World(loop, seed, brokers, system or tidelog_system(seed))
 
         async def client(environment: Environment) -> None:
             await story(world, environment)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.simulation.crowd.system import BROKERS, CROWD, crowd_system
 from tests.simulation.run import Result, run
-from tests.simulation.world.patches import Patch, patched
+from tests.simulation.variants.variants import VARIANTS
+from tests.simulation.world.patches import Breakage, Patch, patched
+from tidelog.broker.ownership import balancer
 from tidelog.coordinator.cluster.log.snapshots import Snapshots
+from tidelog.coordinator.cluster.membership import lease_watch
 from tidelog.coordinator.cluster.state.state import ClusterState
 
 FEW = 6
+MANY = 24
 SEED, SECONDS = 3, 15.0
 
 
@@ -66,11 +69,30 @@ def _keep_all() -> list[Patch]:
     return [(Snapshots, "collect", collect)]
 
 
-BREAKAGES: dict[str, tuple[Callable[[], list[Patch]], str, int]] = {
-    "forget a part": (_forget_a_part, "differ in", 6),
-    "keep all entries": (_keep_all, "must be deleted", 1),
+def _keep_what_is_too_much() -> list[Patch]:
+    """No broker gives partitions to the others, however many it has more than its share."""
+    return [(balancer, "plan_moves", lambda *_: {})]
+
+
+def _watch_all() -> list[Patch]:
+    """Each broker reads the leases of all others at each heartbeat, not of the next three alone."""
+    return [(lease_watch, "WATCHED_BROKERS", BROKERS)]
+
+
+BREAKAGES: dict[str, tuple[Breakage, str, int, int]] = {
+    "forget a part": (_forget_a_part, "differ in", FEW, 6),
+    "keep all entries": (_keep_all, "must be deleted", FEW, 1),
+    "keep what is too much": (_keep_what_is_too_much, "too many", FEW, 1),
+    "watch all": (_watch_all, "are enough", MANY, 1),
+    **{
+        name: (VARIANTS[name], words, FEW, 1)
+        for name, words in (
+            ("newer-records-early", "cannot read"),
+            ("read-what-was-given", "both serve"),
+        )
+    },
 }
-"""Each with the words of its violation, and a seed that shows it."""
+"""Each with the words of its violation, the number of brokers and a seed that show it."""
 SEEDS_MAX = 20
 
 
@@ -78,8 +100,8 @@ SEEDS_MAX = 20
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", BREAKAGES)
 def test_a_broken_rule_is_caught(name: str) -> None:
-    breakage, words, first = BREAKAGES[name]
+    breakage, words, brokers, first = BREAKAGES[name]
     with patched(breakage()):
         seeds = range(first, first + SEEDS_MAX)
-        reports = (str(simulate(FEW, seed, 2 * SECONDS).report) for seed in seeds)
+        reports = (str(simulate(brokers, seed, 2 * SECONDS).report) for seed in seeds)
         assert any(words in report for report in reports)

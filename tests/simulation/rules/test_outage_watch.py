@@ -19,10 +19,10 @@ def outage(seconds: float = 20.0, renewed_at: float = 99.0) -> PutOutage:
     return PutOutage(100.0, 100.0 + seconds, {lease_key(BrokerId(2)): renewed_at})
 
 
-def is_wrong(found: PutOutage, now: float, *records: Record, author: int | None = 1) -> bool:
+def is_wrong(found: PutOutage, sent_at: float, *records: Record, author: int | None = 1) -> bool:
     state = after(cluster(1, 2, 3), author, *records)
     watch = OutageWatch(SETTINGS)
-    wrong = watch.fenced(state.sequence, records, state, [found], now)
+    wrong = watch.fenced(state.sequence, records, state, [found], sent_at)
     assert [(each.epoch, each.broker_id) for each in wrong] in ([], [(2, 2)])
     return bool(wrong)
 
@@ -31,7 +31,7 @@ def test_a_fence_within_a_session_after_an_outage_is_noticed() -> None:
     assert is_wrong(outage(), 121.0, FENCE)
     assert is_wrong(outage(), 110.0, FENCE), "during the outage as well"
     assert not is_wrong(outage(), 130.0, FENCE), "it was silent for a session since"
-    assert not is_wrong(outage(), 99.0, FENCE)
+    assert not is_wrong(outage(), 99.0, FENCE), "it was sent before"
 
 
 def test_a_fence_that_the_outage_does_not_explain_is_no_violation() -> None:

@@ -73,6 +73,7 @@ class _Call:
         "future",
         "key",
         "kind",
+        "sent_at",
     )
 
     def __init__(
@@ -83,6 +84,7 @@ class _Call:
         conditional: bool,
         fault: Fault,
         future: asyncio.Future[Any],
+        sent_at: float,
     ) -> None:
         self.kind = kind
         self.key = key
@@ -90,6 +92,7 @@ class _Call:
         self.conditional = conditional
         self.fault = fault
         self.future = future
+        self.sent_at = sent_at
         self.applied = False
         self.apply_handle: asyncio.TimerHandle | None = None
 
@@ -127,6 +130,8 @@ class SimulatedStore:
         self._isolated: dict[SimulatedProcess, tuple[float, str]] = {}
         self.put_outages: list[PutOutage] = []
         self._written_at: dict[str, float] = {}
+        self.sent_at: dict[str, float] = {}
+        """When the request was sent that wrote each object."""
 
     def of(self, process: SimulatedProcess) -> ProcessStore:
         """The store as this process sees it: the ObjectStore that its code takes."""
@@ -204,7 +209,7 @@ class SimulatedStore:
         self.counts[kind] += 1
         writes = kind in ("put", "delete")
         fault = self._fault(process, kind, key, conditional)
-        call = _Call(kind, key, action, conditional, fault, future)
+        call = _Call(kind, key, action, conditional, fault, future, self.loop.time())
         self._under_way[process][call] = None
         future.add_done_callback(
             lambda _: self._under_way[process].pop(call, None), context=self.loop.system_context
@@ -239,6 +244,7 @@ class SimulatedStore:
             error = refused
         if call.kind == "put" and error is None:
             self._written_at[call.key] = self.loop.time()
+            self.sent_at[call.key] = call.sent_at
         if call.kind == "delete" and error is None:
             self.counts["deleted"] += 1
             self.counts[f"deleted of {call.key.partition('/')[0]}/"] += 1
