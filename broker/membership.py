@@ -10,6 +10,7 @@ from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.leases import NO_PROGRESS, WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
+from tidelog.coordinator.cluster.membership.departures import Departures
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
 from tidelog.coordinator.cluster.membership.service_watch import NO_UPLOADS, Uploads
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -43,6 +44,7 @@ class Membership:
 
     metadata: MetadataLog
     renewal: ViewRenewal
+    departures: Departures
     incarnation: Incarnation
     lease: LeaseKeeper
     fence: OwnFence

@@ -47,6 +47,7 @@ from tidelog.broker.telemetry.metrics import (
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
 from tidelog.coordinator.cluster.membership.assignment import spread
+from tidelog.coordinator.cluster.membership.departures import Departures
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
 from tidelog.coordinator.cluster.membership.registration import register
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
@@ -175,6 +176,7 @@ async def join(opened: OpenedCluster) -> Membership:
     return Membership(
         metadata,
         ViewRenewal(metadata, environment.clock),
+        Departures(metadata, environment.clock),
         registered.incarnation,
         lease,
         fence,

@@ -211,7 +211,12 @@ def _recovery(
     """Applies all later records of the metadata log to the broker's parts."""
     metadata, metrics = opened.metadata, opened.metrics
     recovery = PartitionRecovery(
-        opened.environment, metadata, membership.incarnation, partitions, table_path.recovered
+        opened.environment,
+        metadata,
+        membership.incarnation,
+        partitions,
+        table_path.recovered,
+        membership.departures,
     )
 
     def follow(_: int, records: Sequence[Record]) -> None:

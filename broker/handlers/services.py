@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tidelog.coordinator.cluster.log.leases import Lease
     from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
     from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
+    from tidelog.coordinator.cluster.membership.departures import Departures
     from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
     from tidelog.entropy import Entropy
     from tidelog.identifiers import BrokerId, Incarnation
@@ -85,6 +86,7 @@ class MetadataServices(LiveServices):
 
     metadata: MetadataLog
     renewal: ViewRenewal
+    departures: Departures
     incarnation: Incarnation
     """The author of this broker's metadata records."""
     entropy: Entropy

@@ -53,6 +53,7 @@ def new_ownership(
         environment.entropy,
         environment.network,
         membership.lease,
+        membership.departures,
         me,
         settings().integer("wal.uploads.in.flight.max"),
         membership.progress.uploads,

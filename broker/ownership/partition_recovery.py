@@ -6,8 +6,9 @@ the bases and the WALs behind them, advances each log to its table's end, and li
 Until then the broker refuses requests for them with NOT_LEADER_OR_FOLLOWER, and clients repeat
 those.
 
-The partitions of coordinators come first: groups and transactions wait for them. The WALs are read
-once for both groups.
+The partitions of coordinators come first: groups and transactions wait for them. Of the others,
+those come first that were written since the previous owners' newest checkpoints: their producers
+wait. The WALs are read once for all groups.
 
 The effects of failures:
 
@@ -24,14 +25,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from tidelog.broker.environment import BrokerEnvironment
 from tidelog.broker.partitions.partitions import PartitionRegistry
 from tidelog.broker.roll.recovered import RecoveredPartitions
 from tidelog.clock import Clock
+from tidelog.concurrency import read_all
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.departures import Departures
 from tidelog.coordinator.cluster.records.records import (
     IncarnationRetired,
     PartitionMoved,
@@ -41,13 +44,17 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Epoch, Incarnation, LeaderEpoch, TopicPartition
 from tidelog.storage.object_store import StoreError
 from tidelog.wal.log.image import PartitionImage
-from tidelog.wal.recover.recovery import Recovered, recover
-from tidelog.wal.recover.wal_reader import WalReader
+from tidelog.wal.recover.recovery import WALS_AT_ONCE_MAX, Recovered, recover
+from tidelog.wal.recover.wal_reader import WalContent, WalReader
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS_FIRST = 0.1
 RETRY_SECONDS_MAX = 5.0
+TOGETHER_MAX = 256
+"""So many partitions are recovered in one group, whether they were written lately or not."""
+IDLE_TOGETHER_MAX = 512
+"""So many more at a time. Meanwhile the broker answers requests for those that it has listed."""
 
 Listed = Callable[[Mapping[TopicPartition, PartitionImage]], None]
 """Hears of partitions that were listed, with the images from which they were recovered."""
@@ -63,6 +70,7 @@ class PartitionRecovery:
         incarnation: Incarnation,
         partitions: PartitionRegistry,
         recovered: RecoveredPartitions,
+        departures: Departures,
     ) -> None:
         self._environment = environment
         self._clock: Clock = environment.clock
@@ -70,6 +78,7 @@ class PartitionRecovery:
         self._incarnation = incarnation
         self._partitions = partitions
         self._recovered = recovered
+        self._departures = departures
         self._given: dict[TopicPartition, LeaderEpoch] = {}
         """The partitions that are not listed yet, each with the epoch of its tenure."""
         self._news = asyncio.Event()
@@ -95,7 +104,10 @@ class PartitionRecovery:
         """Follow an entry of the metadata log that the partitions have followed."""
         for record in records:
             if isinstance(record, IncarnationRetired):
-                self._give(given_to(self._incarnation.epoch, record))
+                given = given_to(self._incarnation.epoch, record)
+                if given:
+                    self._departures.opening_began()
+                self._give(given)
             elif isinstance(record, PartitionMoved) and record.owner == self._incarnation.epoch:
                 self._give([TopicPartition(record.topic_id, record.partition)])
 
@@ -121,9 +133,32 @@ class PartitionRecovery:
         others = [place for place in given if not _is_internal(state, place)]
         environment = self._environment
         reader = WalReader(environment.store, environment.offload, remembers=True)
-        for places in (internal, others):
-            if places:
-                await self._recover(places, reader)
+        if internal:
+            await self._recover(internal, reader)
+        written: Container[TopicPartition] = ()
+        if len(others) > TOGETHER_MAX:
+            written = await self._written(state, others, reader)
+        idle = [place for place in others if place not in written]
+        if len(idle) < len(others):
+            await self._recover([place for place in others if place in written], reader)
+            self._departures.opened()
+        for first in range(0, len(idle), IDLE_TOGETHER_MAX):
+            await self._recover(idle[first : first + IDLE_TOGETHER_MAX], reader)
+        self._departures.opened()
+
+    async def _written(
+        self, state: ClusterState, places: Iterable[TopicPartition], reader: WalReader
+    ) -> frozenset[TopicPartition]:
+        """The partitions with entries behind the newest checkpoint of a retired owner."""
+        owners = {each.incarnation for place in places for each in state.tenures(place)[-2:-1]}
+        ends = {wal.incarnation: wal.end_slot for wal in state.retired.values() if wal.end_slot}
+
+        async def read(owner: Incarnation) -> WalContent:
+            return await reader.read(owner, ends[owner])
+
+        wals = sorted(owners & ends.keys())
+        found = await read_all(read, wals, asyncio.Semaphore(WALS_AT_ONCE_MAX))
+        return frozenset().union(*(content.written for content in found))
 
     async def _retried(self) -> None:
         pause = RETRY_SECONDS_FIRST

@@ -11,7 +11,14 @@ from typing import TypeAlias
 
 from tidelog.concurrency import read_all
 from tidelog.errors import CorruptObject, MissingObject
-from tidelog.identifiers import FIRST_SLOT, Incarnation, MetadataStamp, Slot, TenureKey
+from tidelog.identifiers import (
+    FIRST_SLOT,
+    Incarnation,
+    MetadataStamp,
+    Slot,
+    TenureKey,
+    TopicPartition,
+)
 from tidelog.storage.object_store import Buffer, ObjectNotFound, ObjectStore
 from tidelog.wal.format.object_format import ObjectHeader, ObjectKind, wal_key
 from tidelog.wal.format.slot_index import SlotIndex
@@ -56,6 +63,12 @@ class WalContent:
             return ()
         slots = islice(self.slots, start - self.start, None)
         return [slot for slot in takewhile(_is_whole, slots) if isinstance(slot, SlotIndex)]
+
+    @cached_property
+    def written(self) -> frozenset[TopicPartition]:
+        """The partitions with an entry in these slots."""
+        slots = (slot for slot in self.slots if isinstance(slot, SlotIndex))
+        return frozenset([place for slot in slots for place, _ in slot.tenures])
 
     @property
     def has_missing_objects(self) -> bool:

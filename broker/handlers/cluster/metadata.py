@@ -67,7 +67,7 @@ SLICE_TOPICS = 128
 async def metadata(
     broker: ClusterServices, request: MetadataRequest, context: RequestContext
 ) -> Response | None:
-    """The brokers and the requested topics.
+    """The brokers and the requested topics, when it is known who leads (`departures`).
 
     Missing topics are created if both the client and auto.create.topics.enable allow it.
     """
@@ -81,6 +81,7 @@ async def metadata(
         )
     refused: list[MetadataResponseTopic] = []
     failed: dict[str, ErrorCode] = {}
+    await broker.departures.settled()
     if asked is not None:
         if await _names_unknown(broker, asked):
             await broker.renewal.renewed()
@@ -117,7 +118,7 @@ async def metadata(
             MetadataResponseBroker(
                 node_id=info.broker_id, host=endpoint.host, port=endpoint.port, rack=info.rack
             )
-            for info in state.live_brokers()
+            for info in (*state.live_brokers(), *broker.departures.listed())
             if (endpoint := info.endpoint(context.listener)) is not None
         ],
         cluster_id=state.cluster_id,

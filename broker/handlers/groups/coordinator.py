@@ -32,12 +32,16 @@ NO_BROKER = -1
 async def find_coordinator(
     broker: GroupServices, request: FindCoordinatorRequest, context: RequestContext
 ) -> Response | None:
-    """The keys' coordinators; the first request creates their internal topic."""
+    """The keys' coordinators, when it is known who they are (`departures`).
+
+    The first request creates their internal topic.
+    """
     version = context.api_version
     topic = _TOPICS.get(request.key_type)
     if topic is None:
         why = f"key type {request.key_type} is not served"
         return error_response(request, version, ErrorCode.INVALID_REQUEST, why)
+    await broker.departures.settled()
     try:
         await create_internal_topic(broker, topic)
     except (ChangeFailed, NoLiveBroker) as error:

@@ -24,6 +24,7 @@ from tidelog.clock import Clock
 from tidelog.concurrency import all_results
 from tidelog.coordinator.cluster.log.leases import read_durable_end
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.departures import Departures
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.lease_watch import (
     WATCHED_BROKERS,
@@ -67,10 +68,12 @@ class ConnectionWatch:
         lease: LeaseKeeper,
         me: Incarnation,
         fence: Callable[[Verdict], Awaitable[bool]],
+        departures: Departures,
         security: ClientSecurity | None,
     ) -> None:
         """`fence`: appends a verdict's fence, and tells whether it did.
 
+        `departures` learns of each connection that breaks, and that comes back.
         `security`: that of the listener between brokers; None is plain text.
         """
         self._network = network
@@ -81,6 +84,7 @@ class ConnectionWatch:
         self._lease = lease
         self._me = me
         self._fence = fence
+        self._departures = departures
         self._verdicts = ConnectionVerdicts(me)
         self._settings = ClientSettings(
             client_id=f"broker-{me.broker_id}",
@@ -136,6 +140,7 @@ class ConnectionWatch:
         while info.epoch in self._watched:
             attempt = await self._connect(info)
             if attempt.connection is not None:
+                self._departures.connected(info.epoch)
                 await self._hold(info, attempt.connection)
                 pause_seconds = PAUSE_SECONDS_FIRST
                 continue
@@ -143,6 +148,7 @@ class ConnectionWatch:
                 await self._investigate(info, again=pause_seconds > PAUSE_SECONDS_FIRST)
             await self._clock.sleep(pause_seconds * self._entropy.uniform(0.5, 1))
             pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
+        self._departures.connected(info.epoch)
         self._lost.discard(info.epoch)
         kept.discard(info.epoch)
         self._changed.set()
@@ -158,6 +164,7 @@ class ConnectionWatch:
             del self._open[info.epoch]
             connection.abort("it is watched no longer")
         self._lost.add(info.epoch)
+        self._departures.connection_broke(info.epoch)
 
     async def _connect(self, info: BrokerInfo) -> _Attempt:
         """Connect to an incarnation, which must name itself."""

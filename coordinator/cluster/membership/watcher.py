@@ -28,6 +28,7 @@ from tidelog.coordinator.cluster.log.leases import Lease, lease_key, read_lease
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.membership.assignment import NO_SIZES, spread
 from tidelog.coordinator.cluster.membership.connection_watch import ConnectionWatch
+from tidelog.coordinator.cluster.membership.departures import Departures
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.lease_watch import LeaseWatch, Look, Verdict
 from tidelog.coordinator.cluster.membership.service_watch import (
@@ -65,6 +66,7 @@ class Watcher:
         entropy: Entropy,
         network: Network,
         lease: LeaseKeeper,
+        departures: Departures,
         me: Incarnation,
         in_flight_max: int,
         uploads: Callable[[], Uploads],
@@ -74,7 +76,8 @@ class Watcher:
         """`log` must be followed by another task: looks read no metadata.
 
         `lease`: the own lease. `in_flight_max`: see `take_over`. `uploads`: those of the own WAL.
-        `sizes`: the known bytes of partitions, for their division. `security`: see ConnectionWatch.
+        `sizes`: the known bytes of partitions, for their division. `departures` and `security`: see
+        ConnectionWatch.
         """
         self._log = log
         self._store = store
@@ -88,7 +91,16 @@ class Watcher:
         self._heartbeat_seconds = log.settings.heartbeat_interval_ms / 1000
         self._leases = LeaseWatch(me, self._heartbeat_seconds)
         self._connections = ConnectionWatch(
-            network, store, clock, entropy, log, lease, me, self._fence_by_connection, security
+            network,
+            store,
+            clock,
+            entropy,
+            log,
+            lease,
+            me,
+            self._fence_by_connection,
+            departures,
+            security,
         )
         self._service = ServiceWatch(
             log.settings.session_timeout_ms / 1000, self._heartbeat_seconds

@@ -24,6 +24,7 @@ from tidelog.broker.telemetry.metrics import BrokerMetrics
 from tidelog.broker.topics.topic_creation import AutoCreations
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.departures import Departures
 from tidelog.coordinator.cluster.membership.takeover import all_to, successions
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
 from tidelog.coordinator.cluster.records.records import (
@@ -119,6 +120,7 @@ class AdministeredBroker:
         )
         self.static_settings = settings
         self.clock = SystemClock()
+        self.departures = Departures(metadata, self.clock)
         self.entropy = SeededEntropy(incarnation.epoch)
         self.network = SocketNetwork()
         self.metrics = BrokerMetrics()

@@ -10,6 +10,7 @@ from uuid import UUID
 from tests.unit.client.scripted_broker import ScriptedBroker
 from tests.unit.coordinator.cluster.world import Broker, World, within
 from tidelog.coordinator.cluster.log.leases import WalProgress
+from tidelog.coordinator.cluster.membership.departures import Departures
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper
 from tidelog.coordinator.cluster.membership.service_watch import Uploads
 from tidelog.coordinator.cluster.membership.watcher import Watcher
@@ -40,6 +41,7 @@ class Member:
     served: ScriptedBroker
     wal: WalWriter
     keeper: LeaseKeeper
+    departures: Departures
     tasks: Sequence[asyncio.Task[object]]
 
     @property
@@ -87,6 +89,7 @@ async def member(
         lambda: broker.log.state.stamp,
     )
     keeper = broker.keeper(lambda: WalProgress(wal.durable_end, None))
+    departures = Departures(broker.log, process.clock)
     watcher = Watcher(
         broker.log,
         broker.store,
@@ -94,6 +97,7 @@ async def member(
         broker.process.entropy,
         world.network.of(broker.process),
         keeper,
+        departures,
         broker.registered.incarnation,
         IN_FLIGHT_MAX,
         lambda: Uploads(wal.in_flight, wal.metrics.puts - wal.in_flight, wal.put_seconds),
@@ -101,7 +105,12 @@ async def member(
     following = broker.log.follow(int(1000 * HEARTBEAT))
     coroutines = (wal.run(), keeper.run(), following, watcher.run())
     return Member(
-        broker, served, wal, keeper, [within(broker.process, each) for each in coroutines]
+        broker,
+        served,
+        wal,
+        keeper,
+        departures,
+        [within(broker.process, each) for each in coroutines],
     )
 
 
