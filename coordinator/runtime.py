@@ -7,8 +7,10 @@ separately the answers that H2 allows earlier. Nothing is rolled back. If a slot
 incarnation ends, and its successor rebuilds the state from the log.
 
 Loading: the runtime reads the newest snapshot and the log behind it, and answers requests with
-COORDINATOR_LOAD_IN_PROGRESS. It retries a store that does not answer. A snapshot or a log that does
-not decode stops this coordinator alone; the log line names the object.
+COORDINATOR_LOAD_IN_PROGRESS. It retries a store that does not answer. The load begins again if a
+newer snapshot lands meanwhile, so that the log no longer reaches back to the one before (rule F4).
+Its writer may be this broker's earlier coordinator, where a move of the partition was refused. A
+snapshot or a log that does not decode stops this coordinator alone; the log line names the object.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.buffers import Buffer
 from tidelog.records.records import NewRecord
 from tidelog.storage.object_store import StoreError
+from tidelog.storage.superseded import retry_if_superseded
 from tidelog.wal.log.producer_state import AppendRefused
 from tidelog.workers.offload import Offload
 
@@ -168,6 +171,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         self._may_serve = may_serve
         self._snapshots = snapshots
         self._snapshotter = snapshotter
+        self._snapshotting = asyncio.Lock()
         self._on_carried_out = on_carried_out
         self._state = RuntimeState.LOADING
         self._fault: TidelogError | None = None
@@ -258,10 +262,8 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         """Restore the newest snapshot and replay the log behind it."""
         started = self._clock.monotonic()
         while self._state is RuntimeState.LOADING:
-            self._machine.close()
-            self._machine = self._new_machine()
             try:
-                count = await self._replay()
+                count = await retry_if_superseded(self._replay)
             except StoreError as error:
                 logger.warning(
                     "a coordinator cannot read its log",
@@ -288,6 +290,8 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
 
     async def _replay(self) -> int:
         """Replay, and return the number of records, including those of the snapshot."""
+        self._machine.close()
+        self._machine = self._new_machine()
         if self._log.fault is not None:
             raise self._log.fault
         count = offset = 0
@@ -322,8 +326,11 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         Raises StoreError (the caller may retry), and another TidelogError if the incarnation has
         ended.
         """
-        if self._state is RuntimeState.READY:
-            await self._snapshots.write(self._machine, self._log)
+        async with self._snapshotting:
+            # Behind the lock: a coordinator that has stopped meanwhile does not know what its
+            # successor, for which the partition stayed, has appended to the same log.
+            if self._state is RuntimeState.READY:
+                await self._snapshots.write(self._machine, self._log)
 
     def is_behind_its_snapshot(self, records: int) -> bool:
         """Whether at least this many records of the log are in no snapshot."""

@@ -41,7 +41,6 @@ from tidelog.storage.object_store import (
     StoredObject,
     StoreError,
 )
-from tidelog.storage.superseded import retry_if_superseded
 from tidelog.workers.offload import Offload
 
 logger = logging.getLogger(__name__)
@@ -207,16 +206,15 @@ class StateSnapshots(Generic[RecordT]):
         self._origin = origin
         self._leader_epoch = leader_epoch
         self._table = table
-        self._writing = asyncio.Lock()
         self.schedule = schedule
 
     async def restore(self, apply: Callable[[RecordT], None]) -> Restored | None:
         """Apply the records of the newest snapshot in a worker thread; None if there is none.
 
-        Raises CorruptObject, UnsupportedFormat or StoreError.
+        Raises UnsupportedFormat, StoreError or CorruptObject: MissingObject if the snapshot is
+        listed but gone. A newer one may have superseded it (F4).
         """
-        # F4: a snapshot is deleted only when a newer one has been listed for long.
-        found = await retry_if_superseded(self._newest)
+        found = await self._newest()
         if found is None:
             return None
         key, stored = found
@@ -232,45 +230,44 @@ class StateSnapshots(Generic[RecordT]):
         Raises StoreError (it may or may not be stored: the caller may retry), and another
         TidelogError if those appends may never be durable.
         """
-        async with self._writing:
-            next_offset = log.next_offset
-            if not self.schedule.is_behind(next_offset, 1):
-                return
-            started = self._clock.monotonic()
-            durable = log.durable(log.newest_slot)
-            captured = machine.capture()
-            try:
-                await durable
-                self._crash_points.hit(CrashPoint.SNAPSHOT_CAPTURED)
-                position = SnapshotPosition(next_offset, self._leader_epoch, self._clock.time_ms())
-                encoder = SnapshotEncoder(self._table, self._origin, position, captured)
-                while await self._offload.run(encoder.step):
-                    pass
-                sealed = await self._offload.run(encoder.finish)
-            finally:
-                machine.release()
-            key = self._origin.key(next_offset)
-            try:
-                await self._store.put(key, sealed.pieces, IfAbsent())
-            except PreconditionFailed:
-                logger.info("the snapshot exists already", extra={"key": key})
-            self._crash_points.hit(CrashPoint.SNAPSHOT_WRITTEN)
-            self.schedule.taken(next_offset, encoder.rows)
-            log.superseded_below(next_offset)
-            seconds = self._clock.monotonic() - started
-            self._metrics.written += 1
-            self._metrics.bytes += sealed.size_bytes
-            self._metrics.seconds += seconds
-            self._metrics.succeeded_at = self._clock.time_ms() / 1000
-            logger.info(
-                "a coordinator's state was snapshotted",
-                extra={
-                    "key": key,
-                    "rows": encoder.rows,
-                    "bytes": sealed.size_bytes,
-                    "seconds": seconds,
-                },
-            )
+        next_offset = log.next_offset
+        if not self.schedule.is_behind(next_offset, 1):
+            return
+        started = self._clock.monotonic()
+        durable = log.durable(log.newest_slot)
+        captured = machine.capture()
+        try:
+            await durable
+            self._crash_points.hit(CrashPoint.SNAPSHOT_CAPTURED)
+            position = SnapshotPosition(next_offset, self._leader_epoch, self._clock.time_ms())
+            encoder = SnapshotEncoder(self._table, self._origin, position, captured)
+            while await self._offload.run(encoder.step):
+                pass
+            sealed = await self._offload.run(encoder.finish)
+        finally:
+            machine.release()
+        key = self._origin.key(next_offset)
+        try:
+            await self._store.put(key, sealed.pieces, IfAbsent())
+        except PreconditionFailed:
+            logger.info("the snapshot exists already", extra={"key": key})
+        self._crash_points.hit(CrashPoint.SNAPSHOT_WRITTEN)
+        self.schedule.taken(next_offset, encoder.rows)
+        log.superseded_below(next_offset)
+        seconds = self._clock.monotonic() - started
+        self._metrics.written += 1
+        self._metrics.bytes += sealed.size_bytes
+        self._metrics.seconds += seconds
+        self._metrics.succeeded_at = self._clock.time_ms() / 1000
+        logger.info(
+            "a coordinator's state was snapshotted",
+            extra={
+                "key": key,
+                "rows": encoder.rows,
+                "bytes": sealed.size_bytes,
+                "seconds": seconds,
+            },
+        )
 
     async def _newest(self) -> tuple[str, StoredObject] | None:
         newest = await newest_snapshot(self._store, self._origin)
