@@ -168,7 +168,9 @@ def serving(
         ]
         if reopens is not None:
             chance = random.Random(f"reopenings {environment.process.name} {reopens}")
-            beside.append(asyncio.create_task(reopen_now_and_then(incarnation, chance)))
+            beside.append(
+                asyncio.create_task(reopen_now_and_then(incarnation, environment, chance))
+            )
         if moves is not None:
             chance = random.Random(f"moves {environment.process.name}")
             giving = give_now_and_then(incarnation, environment, chance, moves)

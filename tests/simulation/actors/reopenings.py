@@ -1,16 +1,16 @@
 """Partitions that leave a broker and come back as other objects, between two of its steps.
 
-Brokers do not give partitions away yet. What follows from that for all that waits meanwhile is
-tried all the same: a partition with nothing under way is replaced by one that is made of its image,
-in the same tenure. What waits for the one before must be refused (C3).
+It tries what follows from a move for all that waits meanwhile: a partition with nothing under way
+is replaced by one that is made of its image, in the same tenure. What waits for the one before must
+be refused (C3). A long compaction needs its partition, so this ends when all is healed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from typing import NoReturn
 
+from tests.simulation.cluster import Environment
 from tidelog.broker.broker import Broker
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
 from tidelog.wal.log.partition_log import PartitionLog
@@ -18,10 +18,12 @@ from tidelog.wal.log.partition_log import PartitionLog
 _PAUSE_SECONDS_MEAN = 0.3
 
 
-async def reopen_now_and_then(broker: Broker, chance: random.Random) -> NoReturn:
-    """While the broker serves."""
+async def reopen_now_and_then(
+    broker: Broker, environment: Environment, chance: random.Random
+) -> None:
+    """While the broker serves, until everything is healed."""
     await broker.ready.wait()
-    while True:
+    while not environment.cluster.healed:
         await asyncio.sleep(chance.expovariate(1 / _PAUSE_SECONDS_MEAN))
         running = broker.running
         if running is None:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.simulation.crowd.system import BROKERS, CROWD, crowd_system
 from tests.simulation.run import Result, run
-from tests.simulation.variants.variants import VARIANTS
 from tests.simulation.world.patches import Breakage, Patch, patched
 from tidelog.broker.ownership import balancer
 from tidelog.coordinator.cluster.log.snapshots import Snapshots
@@ -84,13 +83,6 @@ BREAKAGES: dict[str, tuple[Breakage, str, int, int]] = {
     "keep all entries": (_keep_all, "must be deleted", FEW, 1),
     "keep what is too much": (_keep_what_is_too_much, "too many", FEW, 1),
     "watch all": (_watch_all, "are enough", MANY, 1),
-    **{
-        name: (VARIANTS[name], words, FEW, 1)
-        for name, words in (
-            ("newer-records-early", "cannot read"),
-            ("read-what-was-given", "both serve"),
-        )
-    },
 }
 """Each with the words of its violation, the number of brokers and a seed that show it."""
 SEEDS_MAX = 20
