@@ -207,10 +207,16 @@ class RollQueue:
         self._fail(place, PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why))
 
     def stop(self, partitions: Iterable[Partition], error: TidelogError) -> None:
-        """Stop rolling partitions with a corrupt object, and fail their waits; others continue."""
+        """Stop rolling partitions with a corrupt object, and fail their waits; others continue.
+
+        A partition that was given away meanwhile is its receiver's to roll and to judge: the table
+        may be ahead of the giver's log.
+        """
         until = self._clock.monotonic() + STOPPED_SECONDS
         for partition in partitions:
             place = partition.log.partition
+            if self._partitions.get(place) is not partition:
+                continue
             self._pauses[place] = _Pause(
                 without_frames(error), until, STOPPED_SECONDS, is_stop=True
             )

@@ -1,0 +1,56 @@
+"""A partition is given away while its giver rolls it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.broker.one_broker import batch, run, until
+from tests.unit.broker.ownership.test_several_brokers import (
+    epoch_of,
+    shared_topic,
+    until_served,
+    values,
+)
+from tests.unit.broker.rolled import flush, hosted, offsets, world
+from tests.unit.wal.gated_store import GatedStore
+from tidelog.broker.partitions.partitions import PartitionError
+from tidelog.clock import SystemClock
+from tidelog.identifiers import TopicPartition
+from tidelog.storage.stores.memory import MemoryStore
+
+
+def test_a_receiver_that_has_rolled_more_is_no_fault_of_the_giver(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The giver's commit comes late and is refused: the table is then ahead of the giver's log."""
+    store = GatedStore(MemoryStore(SystemClock()))
+    store.open()
+    here = world(store)
+
+    async def story() -> None:
+        async with here.broker(1) as giver, here.broker(2) as receiver:
+            topic_id = await shared_topic(giver, giver)
+            place = TopicPartition(topic_id, 0)
+            await giver.produce(batch(b"0"))
+            store.hold("_delta_log/")
+            waiting = giver.broker.topic_tables.roller.flush(hosted(giver))
+            await until(lambda: store.waiting)
+            (late,) = store.waiting
+            store.hold("nothing else")
+            assert await giver.broker.ownership.giving.give({place: epoch_of(receiver)}) == {place}
+            await receiver.broker.membership.metadata.refresh()
+            await until_served(receiver, topic_id, 0)
+            await receiver.produce(batch(b"1"))
+            await flush(receiver)
+            store.release(late)
+            with pytest.raises(PartitionError, match="is not here any more"):
+                await waiting
+            assert giver.broker.topic_tables.roller.metrics.refusals == 1
+            assert giver.broker.health.faults() == []
+            assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+            await receiver.produce(batch(b"2"))
+            await flush(receiver)
+            assert await offsets(store, topic_id) == [0, 1, 2]
+            assert await values(receiver, 0) == [b"0", b"1", b"2"]
+
+    run(story)
