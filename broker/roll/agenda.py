@@ -119,7 +119,7 @@ class RollAgenda:
         bytes_max, age_ms_max = settings.integer("roll.bytes"), settings.integer("roll.age.ms")
         found: list[Backlog] = []
         for number, place in enumerate(self._queue.begin_look(), 1):
-            if self._partitions.get(place) is None:
+            if self._partitions.held(place) is None:
                 self._queue.forget(place)
                 continue
             config = self._topic_config(place.topic_id)

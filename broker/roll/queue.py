@@ -27,6 +27,8 @@ PAUSE_SECONDS_FIRST = 1.0
 PAUSE_SECONDS_MAX = 60.0
 STOPPED_SECONDS = 300.0
 """The time until a partition with a corrupt object is retried."""
+WITHHELD_SECONDS = 1.0
+"""The time between two looks at a partition that is being given away."""
 
 
 @dataclass(slots=True)
@@ -125,11 +127,15 @@ class RollQueue:
 
         `config`: the topic's settings, which may lower both limits.
         """
-        partition = self._partitions.get(place)
-        if partition is None or partition.fault is not None:
+        partition, now = self._partitions.get(place), self._clock.monotonic()
+        if partition is None:
+            # It is being given away, and stays if the move is refused.
+            self._look_at(now + WITHHELD_SECONDS)
+            return None
+        if partition.fault is not None:
             return None
         log = partition.log
-        stable, now = log.last_stable_offset, self._clock.monotonic()
+        stable = log.last_stable_offset
         if stable <= log.table_next:
             # Records of open transactions wait; the marker enters the partition again.
             if log.high_watermark <= log.table_next:

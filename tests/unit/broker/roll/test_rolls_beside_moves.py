@@ -1,6 +1,8 @@
-"""A partition is given away while its giver rolls it."""
+"""Rolls of a partition that is given away, or that stays after a refused move."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 
@@ -11,7 +13,7 @@ from tests.unit.broker.ownership.test_several_brokers import (
     until_served,
     values,
 )
-from tests.unit.broker.rolled import flush, hosted, offsets, world
+from tests.unit.broker.rolled import flush, hosted, offsets, settled, world
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.broker.partitions.partitions import PartitionError
 from tidelog.clock import SystemClock
@@ -52,5 +54,33 @@ def test_a_receiver_that_has_rolled_more_is_no_fault_of_the_giver(
             await flush(receiver)
             assert await offsets(store, topic_id) == [0, 1, 2]
             assert await values(receiver, 0) == [b"0", b"1", b"2"]
+
+    run(story)
+
+
+def test_a_partition_that_stays_after_a_refused_move_is_rolled_by_its_age() -> None:
+    """The roller looks for due partitions while this one is withheld."""
+    store = GatedStore(MemoryStore(SystemClock()))
+    store.open()
+    here = world(store, roll_age_ms=1000)
+
+    async def story() -> None:
+        async with here.broker(1) as giver, here.broker(2) as receiver:
+            topic_id = await shared_topic(giver, giver, giver)
+            for number in range(2):
+                await giver.produce(batch(b"0"), number)
+            store.hold("wal/1-")
+            writing = asyncio.create_task(giver.produce(batch(b"1"), 1))
+            await until(lambda: store.waiting)
+            receivers = {TopicPartition(topic_id, 0): epoch_of(receiver)}
+            gift = giver.broker.ownership.giving.give(receivers, lambda *_: False)
+            giving = asyncio.create_task(gift)
+            await until(lambda: giver.broker.ownership.giving.under_way)
+            await flush(giver, 1)
+            store.open()
+            assert await giving == frozenset()
+            await writing
+            await settled(giver, 1)
+            assert await offsets(store, topic_id) == [0]
 
     run(story)
