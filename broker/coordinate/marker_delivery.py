@@ -219,7 +219,7 @@ class MarkerDelivery:
     def _send(self, wanted: _Unwritten, partitions: Iterable[EnlistedPartition]) -> None:
         routes: dict[Epoch, dict[EnlistedPartition, TopicId]] = {}
         left = set()
-        for enlisted in partitions:
+        for enlisted in sorted(partitions):
             route = self._peer(enlisted)
             if route is None:
                 left.add(enlisted)
