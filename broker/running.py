@@ -33,7 +33,7 @@ from tidelog.broker.tables.segment_ages import SegmentAges
 from tidelog.broker.tables.tables import Tables
 from tidelog.broker.telemetry.fault_log import FaultLog
 from tidelog.broker.telemetry.metrics import BrokerMetrics
-from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
+from tidelog.coordinator.cluster.log.producer_ids import ProducerIds
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from tidelog.broker.telemetry.metrics import (
     MARKERS_UNWRITTEN,
     PARTITIONS_OPENING,
 )
-from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
+from tidelog.coordinator.cluster.log.producer_ids import ProducerIds
 from tidelog.coordinator.cluster.records.records import ConfigsChanged, Record
 from tidelog.identifiers import TopicPartition
 from tidelog.wal.log.image import PartitionImage

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from tidelog.clock import Clock
     from tidelog.coordinator.cluster.log.leases import Lease
     from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+    from tidelog.coordinator.cluster.log.producer_ids import ProducerIds
     from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
     from tidelog.coordinator.cluster.membership.departures import Departures
-    from tidelog.coordinator.cluster.membership.producer_ids import ProducerIds
     from tidelog.entropy import Entropy
     from tidelog.identifiers import BrokerId, Incarnation
     from tidelog.storage.object_store import ObjectStore

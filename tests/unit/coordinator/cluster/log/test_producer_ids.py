@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.unit.coordinator.cluster.world import World, simulate
-from tidelog.coordinator.cluster.membership.producer_ids import (
+from tidelog.coordinator.cluster.log.producer_ids import (
     BLOCK_IDS,
     EMPTY_BLOCK,
     ProducerIdBlock,
