@@ -16,7 +16,7 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 
 FEW = 6
 MANY = 24
-SEED, SECONDS = 3, 15.0
+SEED, SECONDS = 7, 15.0
 
 
 def simulate(brokers: int, seed: int = SEED, seconds: float = SECONDS) -> Result:
