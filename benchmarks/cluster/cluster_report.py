@@ -61,7 +61,8 @@ def moving_lines(found: Moving) -> list[str]:
         f"## Between three brokers, where a PUT takes {PUT_MS} ms and a GET {GET_MS} ms",
         "",
         f"A hand-over's unavailability is the longest time between two acknowledgements, of each of"
-        f" {found.moves} moves of a partition under a producer that repeats at once.",
+        f" {found.moves} moves of a partition under a producer that repeats at once."
+        " The client has connected to each broker before.",
         "",
         "| | ms | PUTs |",
         "|---|---|---|",

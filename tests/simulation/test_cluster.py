@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Container, Iterable
 from itertools import count, islice
-from pathlib import Path
 
 import pytest
 
@@ -20,6 +16,7 @@ from tests.simulation.variants.segment_variants import SEGMENT_VARIANTS
 from tests.simulation.variants.transaction_variants import TRANSACTION_VARIANTS
 from tests.simulation.variants.variants import LOG_VARIANTS, VARIANTS, broken
 from tests.simulation.workloads import WORKLOADS, workload_of
+from tests.simulation.world.interpreters import printed
 
 SEEDS = range(1, 13)
 SECONDS = 20.0
@@ -27,7 +24,6 @@ SEGMENT_SEEDS = (1, 6, 8, 11)
 """Every profile of faults, and every workload."""
 SEGMENT_SECONDS = 35.0
 """There must be time for what is superfluous to be deleted."""
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def simulate(seed: int, workload: str = "") -> Result:
@@ -69,17 +65,7 @@ def test_a_seed_replays_to_the_byte_in_another_interpreter() -> None:
         "from tests.simulation.test_cluster import simulate_segments as simulate;"
         f"print(simulate({SEEDS[0]}, seconds={SECONDS}).line())"
     )
-    lines = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=_ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    }
+    lines = printed(code, "1", "2")
     assert lines == {simulate_segments(SEEDS[0], seconds=SECONDS).line() + "\n"}
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from itertools import count, islice
-from pathlib import Path
 
 import pytest
 
@@ -19,8 +15,8 @@ from tests.simulation.variants.handover_variants import HANDOVER_VARIANTS
 from tests.simulation.variants.membership_variants import MEMBERSHIP_VARIANTS
 from tests.simulation.variants.variants import broken
 from tests.simulation.workloads import WORKLOADS, workload_of
+from tests.simulation.world.interpreters import printed
 
-_ROOT = Path(__file__).parents[2]
 BROKERS = 3
 SEEDS = (49, 4, 7, 10)
 """Every profile of faults, and every workload."""
@@ -67,17 +63,7 @@ def test_a_seed_of_a_cluster_replays_to_the_byte_in_another_interpreter() -> Non
         "from tests.simulation.test_several_brokers import SEEDS, simulate;"
         "print(simulate(SEEDS[-1]).line())"
     )
-    lines = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=_ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    }
+    lines = printed(code, "1", "2")
     assert workload_of(SEEDS[-1]) == "transactions"
     assert len(lines) == 1
 

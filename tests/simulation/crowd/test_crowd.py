@@ -68,7 +68,7 @@ def _keep_all() -> list[Patch]:
     return [(Snapshots, "collect", collect)]
 
 
-def _keep_what_is_too_much() -> list[Patch]:
+def _never_balance() -> list[Patch]:
     """No broker gives partitions to the others, however many it has more than its share."""
     return [(balancer, "plan_moves", lambda *_: {})]
 
@@ -81,7 +81,7 @@ def _watch_all() -> list[Patch]:
 BREAKAGES: dict[str, tuple[Breakage, str, int, int]] = {
     "forget a part": (_forget_a_part, "differ in", FEW, 6),
     "keep all entries": (_keep_all, "must be deleted", FEW, 1),
-    "keep what is too much": (_keep_what_is_too_much, "too many", FEW, 1),
+    "never balance": (_never_balance, "too many", FEW, 1),
     "watch all": (_watch_all, "are enough", MANY, 1),
 }
 """Each with the words of its violation, the number of brokers and a seed that show it."""

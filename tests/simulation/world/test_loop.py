@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.simulation.world.clock import SimulatedClock
+from tests.simulation.world.interpreters import printed
 from tests.simulation.world.loop import (
     START_SECONDS,
     DeadlineExceeded,
@@ -18,8 +15,6 @@ from tests.simulation.world.loop import (
     Livelock,
     SimulatedLoop,
 )
-
-_ROOT = Path(__file__).resolve().parents[3]
 
 
 async def _jobs_in_sets(loop: SimulatedLoop) -> None:
@@ -58,17 +53,7 @@ def test_a_seed_gives_the_same_trace_and_another_seed_another() -> None:
 
 def test_the_trace_does_not_depend_on_the_interpreter_s_hash_seed() -> None:
     code = "from tests.simulation.world.test_loop import trace_of; print(trace_of(7))"
-    traces = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=_ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("0", "1", "random")
-    }
+    traces = printed(code, "0", "1", "random")
     assert traces == {trace_of(7) + "\n"}
 
 

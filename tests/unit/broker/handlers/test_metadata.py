@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from tests.unit.broker.administered import AdministeredBroker, administer, new_broker
 from tests.unit.broker.handlers.test_topics import create, topic
 from tidelog.broker.handlers.cluster.metadata import describe_topic_partitions, metadata
+from tidelog.broker.handlers.groups.coordinator import find_coordinator
 from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.membership import departures
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.metadata import (
     Cursor,
@@ -21,6 +24,7 @@ from tidelog.protocol.schemas.cluster.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
+from tidelog.protocol.schemas.coordinators import FindCoordinatorRequest
 from tidelog.storage.stores.memory import MemoryStore
 
 NEWEST = 13
@@ -191,6 +195,58 @@ def test_a_partition_of_a_fenced_broker_has_no_leader() -> None:
         assert (orphan.replica_nodes, orphan.isr_nodes) == ([1], [])
         assert orphan.offline_replicas == [1]
         assert (led.leader_id, led.isr_nodes) == (2, [2])
+        for broker in (first, second):
+            await broker.metadata.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("handler", "request_"),
+    [
+        (metadata, MetadataRequest(topics=[MetadataRequestTopic(name="t")])),
+        (find_coordinator, FindCoordinatorRequest(coordinator_keys=["g"])),
+    ],
+    ids=["metadata", "coordinator"],
+)
+def test_an_answer_about_leaders_waits_while_one_may_be_dead(
+    monkeypatch: pytest.MonkeyPatch, handler: Any, request_: Any
+) -> None:
+    monkeypatch.setattr(departures, "WAIT_SECONDS_MAX", 3600.0)
+
+    async def main() -> None:
+        store = MemoryStore(SystemClock())
+        first, second = await new_broker(store, 1), await new_broker(store, 2)
+        await create(second, topic("t", 2))
+        await second.ask(find_coordinator, FindCoordinatorRequest(coordinator_keys=["g"]), 6)
+        second.departures.connection_broke(first.incarnation.epoch)
+        answer = asyncio.create_task(
+            second.ask(handler, request_, 6 if handler is find_coordinator else NEWEST)
+        )
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not answer.done()
+        second.departures.connected(first.incarnation.epoch)
+        await answer
+        for broker in (first, second):
+            await broker.metadata.close()
+
+    asyncio.run(main())
+
+
+def test_a_dead_broker_is_listed_as_the_leader_of_nothing() -> None:
+    async def main() -> None:
+        store = MemoryStore(SystemClock())
+        first, second = await new_broker(store, 1), await new_broker(store, 2)
+        await create(second, topic("t", 2))
+        second.departures.connection_broke(first.incarnation.epoch)
+        await first.metadata.refresh()
+        await first.end()
+        await second.metadata.refresh()
+        await second.take_over(first.incarnation)
+        response = await ask(second, "t")
+        assert sorted(node.node_id for node in response.brokers) == [1, 2]
+        assert {each.leader_id for each in response.topics[0].partitions} == {2}
         for broker in (first, second):
             await broker.metadata.close()
 

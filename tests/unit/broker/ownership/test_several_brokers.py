@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 
@@ -11,8 +11,11 @@ from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
 from tests.unit.broker.rolled import flush, offsets
 from tidelog.broker.handlers.cluster.replicas import alter_partition_reassignments
 from tidelog.broker.ownership import partition_recovery
+from tidelog.broker.partitions.partitions import Partition
+from tidelog.broker.roll.recovered import RecoveredPartitions
 from tidelog.broker.shutdown import drain
 from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.membership import departures
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
 from tidelog.coordinator.cluster.records.records import BrokerFenced, TopicCreated
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -158,6 +161,42 @@ def test_partitions_that_were_written_lately_are_served_first(
             assert max(map(len, groups)) <= 3
             for number in range(6):
                 assert (await values(heir, number))[0] == b"old"
+
+    run(story)
+
+
+def test_answers_about_leaders_wait_until_a_taken_partition_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(departures, "WAIT_SECONDS_MAX", 3600.0)
+    here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
+    right = RecoveredPartitions.advance
+    opening, may_open = asyncio.Event(), asyncio.Event()
+    may_open.set()
+
+    async def advance(self: RecoveredPartitions, partitions: Iterable[Partition]) -> None:
+        opening.set()
+        await may_open.wait()
+        await right(self, partitions)
+
+    monkeypatch.setattr(RecoveredPartitions, "advance", advance)
+
+    async def story() -> None:
+        async with here.broker(1) as heir:
+            async with here.broker(2, politely=False) as dead:
+                topic_id = await shared_topic(dead, dead)
+                await dead.produce(batch(b"x"))
+            opening.clear()
+            may_open.clear()
+            await take_over(heir, dead, {0: epoch_of(heir)})
+            await opening.wait()
+            settled = asyncio.create_task(heir.broker.membership.departures.settled())
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not settled.done()
+            may_open.set()
+            await settled
+            await until_served(heir, topic_id, 0)
 
     run(story)
 
