@@ -1,4 +1,5 @@
-"""Consume, transform, produce with asyncio: the output is the input, whatever ends midway."""
+"""Consume, transform, produce with asyncio: the output equals the input after every
+interruption."""
 
 from __future__ import annotations
 

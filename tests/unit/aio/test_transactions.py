@@ -66,7 +66,7 @@ async def send_all(producer: Producer, topic: str, *sent: str) -> None:
 
 
 async def cancel_in_commit(producer: Producer, client: HeldClient, topic: str) -> None:
-    """A transaction whose task is cancelled while the commit is asked for."""
+    """A transaction whose task is cancelled while the commit request is on its way."""
     task = asyncio.create_task(send_all(producer, topic, "a", "b"))
     # A transaction that fails before its commit is told as such, not waited for.
     task.add_done_callback(lambda _: client.asked.set())

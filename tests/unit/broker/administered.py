@@ -64,7 +64,7 @@ class Sizes:
 
 
 class Tables:
-    """Made-up sizes of what lies in tables."""
+    """Made-up sizes of the tables of topics."""
 
     async def stored_bytes(self, topic_id: TopicId) -> Mapping[int, int]:
         return {1: 500}
@@ -98,7 +98,7 @@ class NothingToOpen:
 
 
 class AdministeredBroker:
-    """The parts that handlers use, around a metadata log of its own."""
+    """The parts of a broker that handlers use, around a separate metadata log."""
 
     def __init__(
         self,

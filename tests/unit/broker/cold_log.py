@@ -55,14 +55,14 @@ WAL_KEY = f"wal/0-1/{0:020d}.wal"
 
 
 def topics() -> dict[UUID, Topic]:
-    """The cluster's topics: only one."""
+    """The cluster's topics: the one topic of these tests."""
     return {TOPIC_ID: Topic(TOPIC_ID, "flights", False, {}, ())}
 
 
 class ColdLog:
     """A log of the given batches in one WAL object; `roll` moves its beginning into the table.
 
-    `wrapped`: what the broker has in place of the store.
+    `wrapped` stands before the store, and the broker uses it instead of the store.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class ColdLog:
         return self
 
     async def roll(self, next_offset: int, *, segment: bool = True) -> Segment | None:
-        """Move what lies below an offset, which begins a batch, into one segment."""
+        """Move the records below an offset into one segment. A batch must begin at the offset."""
         base = self.log.table_next
         chosen = [
             batch
@@ -198,7 +198,7 @@ class ColdLog:
         committed: bool = False,
         fetcher: Fetcher | None = None,
     ) -> PartitionRead:
-        """One fetch of the partition."""
+        """Fetch the partition once."""
         reads = await (fetcher or self.fetcher).fetch(
             [FetchTarget((TOPIC_ID, 0), offset, bytes_max)],
             lambda _: self.partition,
@@ -210,7 +210,8 @@ class ColdLog:
     async def consume(
         self, offset: int = 0, *, bytes_max: int = MIB, committed: bool = True
     ) -> list[Record]:
-        """All records from an offset on, as a client gets them; each fetch must bring it on."""
+        """All records from an offset on, as a client gets them. Each fetch must advance the
+        position."""
         found: list[Record] = []
         while offset < self.log.high_watermark:
             read = await self.fetch(offset, bytes_max=bytes_max, committed=committed)

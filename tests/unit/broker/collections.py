@@ -1,4 +1,4 @@
-"""Collections at once: a broker's collectors without their grace, and what is in a bucket."""
+"""Run collections at once: a broker's collectors without their grace, and a bucket's contents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Collections:
     metrics: CollectorMetrics
 
     async def pass_once(self) -> None:
-        """One look, and the deletion of what is due."""
+        """Run one pass, and delete the due objects."""
         await self.objects.collect()
         await self.deleter.drain()
 
@@ -54,7 +54,7 @@ def collections(
     grace_seconds: float = 0.0,
     crash_points: CrashPoints = NO_CRASH_POINTS,
 ) -> Collections:
-    """Of a broker that runs."""
+    """The collections of a running broker."""
     broker = one.broker
     counted = CollectorMetrics()
     deleter = Deleter(store, broker.environment.clock, crash_points, counted, spread_seconds=1.0)
@@ -147,7 +147,8 @@ async def until_opened(one: OneBroker) -> None:
 
 
 async def checkpoint(one: OneBroker) -> None:
-    """Write one, of what has come since the last; the broker may just have done so by itself."""
+    """Write a checkpoint of the changes since the last one. The broker may have written it
+    already."""
     await one.broker.writes.checkpointer.checkpoint()
     floor = one.broker.writes.checkpointer.floor
     assert floor is not None
@@ -155,6 +156,6 @@ async def checkpoint(one: OneBroker) -> None:
 
 
 def forget_memory(one: OneBroker) -> None:
-    """So that consumers are served from the bucket."""
+    """Forget the logs in memory, so that consumers are served from the bucket."""
     for key in list(one.broker.reads.path.tail._objects):
         one.broker.reads.path.tail.drop(key)

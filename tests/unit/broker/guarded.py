@@ -51,7 +51,7 @@ class GuardedBroker:
         )
 
     def allow(self, *rules: AclRule) -> None:
-        """Only these rules hold from now on."""
+        """Replace the rules by these."""
         self.table = NO_RULES.changed(rules, ())
 
     async def ask(

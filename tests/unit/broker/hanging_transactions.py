@@ -1,6 +1,5 @@
-"""A bucket with transactions that hang: open in a partition, and no coordinator knows of them. The
-broker verifies what it takes, so that only the loss of a coordinator's record can bring this about.
-"""
+"""A bucket with hanging transactions: open in a partition, but unknown to every coordinator. The
+broker verifies transactions, so only the loss of a coordinator's record can leave one."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ SETTINGS = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partit
 
 
 def make_hanging(bucket: Path, topic: str, transactional_ids: Sequence[str]) -> list[int]:
-    """Write it; the n-th transaction hangs at offset 0 of the n-th partition. Their producer
-    ids."""
+    """Write the bucket. The n-th transaction hangs at offset 0 of the n-th partition. Returns the
+    producer ids."""
 
     async def main() -> list[int]:
         store = FilesystemStore(bucket, SystemClock(), SeededEntropy(1))

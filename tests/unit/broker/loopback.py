@@ -59,7 +59,7 @@ class Loopback:
         self.quotas: ClientQuotas
         self.connection_rates: ConnectionRates
         self.tls: ListenerTls
-        """Of a server with TLS."""
+        """The TLS of a server that offers it."""
 
     async def connect(self) -> Client:
         """A client's connection; closed in the end."""
@@ -116,7 +116,7 @@ class Client:
 
 
 def dispatcher_of(handlers: Mapping[int, Handler], metrics: BrokerMetrics) -> Dispatcher:
-    """A dispatcher with turns of its own."""
+    """A dispatcher with separate turns."""
     turns = SliceTurns()
     return Dispatcher(handlers, metrics, turns, LongRequests(turns, ELEMENTS_MAX))
 

@@ -52,8 +52,8 @@ from tidelog.workers.offload import InlineOffload, Offload
 T = TypeVar("T")
 TOPIC = "flights"
 PATIENT = {"broker_session_timeout_ms": 120_000, "auto_leader_rebalance_enable": False}
-"""No broker loses its lease because the machine is busy. Dead ones are known to be dead at once.
-No partition moves unless a test moves it."""
+"""No broker loses its lease because the machine is busy. Brokers learn at once that another process
+is dead. No partition moves unless a test moves it."""
 
 
 class World:
@@ -69,10 +69,10 @@ class World:
         self.crash_points = NO_CRASH_POINTS
         self.broker_id = BrokerId(0)
         self.clocks: dict[int, Clock] = {}
-        """The clocks of brokers whose machine is not at the right time."""
+        """Clocks by broker, for machines whose time is wrong."""
         self.starts = 0
         self.sees_processes = True
-        """Whether processes know which others run; otherwise they take all others for dead."""
+        """Whether processes know which others run. If not, they take all others for dead."""
         self._running: set[int] = set()
 
     @asynccontextmanager
@@ -153,14 +153,14 @@ class OneBroker:
         timeout_ms: int = 5000,
         version: int = 9,
     ) -> PartitionProduceResponse:
-        """One batch to one partition."""
+        """Produce one batch to one partition."""
         request = produce_request(topic, partition, records, acks, timeout_ms)
         response = await produce(self.broker.services.data, request, self.context(version))
         assert response is not None
         return response.responses[0].partition_responses[0]
 
     async def send(self, records: Buffer, partition: int = 0, *, timeout_ms: int = 5000) -> None:
-        """One batch to one partition, without an acknowledgement."""
+        """Produce one batch to one partition with acks=0."""
         request = produce_request(TOPIC, partition, records, 0, timeout_ms)
         assert await produce(self.broker.services.data, request, self.context(9)) is None
 
@@ -175,7 +175,7 @@ class OneBroker:
         bytes_max: int = 1 << 20,
         committed: bool = False,
     ) -> FetchablePartitionResponse:
-        """One partition, sessionless."""
+        """Fetch one partition without a session."""
         request = FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=bytes_min,
@@ -236,7 +236,8 @@ class OneBroker:
 
 
 def services_of(running: RunningBroker, handler: Callable[..., Any]) -> Any:
-    """The services of this handler: those of its room, or all for one of the routes."""
+    """The services that this handler takes: those of its package, or all for a handler of the
+    routes."""
     rooms = {"cluster", "data", "groups", "transactions"}
     room = handler.__module__.rsplit(".", 2)[-2]
     room = "cluster" if room == "configs" else room
@@ -260,7 +261,7 @@ def produce_request(
 
 
 def batch(*values: bytes | None, **options: int) -> bytearray:
-    """One batch of these values, dated from 1000 on."""
+    """A batch of these values. The first timestamp is 1000."""
     records = [
         NewRecord(value, b"k%d" % number, timestamp=1000 + number)
         for number, value in enumerate(values)

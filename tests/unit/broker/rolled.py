@@ -1,4 +1,4 @@
-"""Brokers that roll: their bucket, what its tables hold, deaths and refusals on the way."""
+"""Brokers that roll: their bucket, the rows of its tables, and failures in the course of a roll."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class KillAt:
 
 
 async def open_table(store: ObjectStore, topic_id: UUID) -> TableLog:
-    """The topic's table, read anew."""
+    """The topic's table, read from the bucket."""
     return await TableLog.open(
         store, SystemClock(), SeededEntropy(99), InlineOffload(), topic_id, TOPIC
     )
@@ -76,7 +76,7 @@ def hosted(one: OneBroker, partition: int = 0, topic: str = TOPIC) -> Partition:
 
 
 async def flush(one: OneBroker, partition: int = 0, topic: str = TOPIC) -> None:
-    """Have what is decided rolled."""
+    """Roll the decided records of a partition."""
     async with asyncio.timeout(20):
         await one.broker.topic_tables.roller.flush(hosted(one, partition, topic))
 
@@ -97,7 +97,7 @@ async def decided(one: OneBroker, offset: int) -> None:
 
 
 async def flush_all(one: OneBroker, partitions: int) -> None:
-    """Have what is decided in the first partitions rolled at once."""
+    """Roll the decided records of the first partitions at once."""
     await asyncio.gather(*(flush(one, number) for number in range(partitions)))
 
 
@@ -119,7 +119,7 @@ class ShakyStore(MemoryStore):
 
 
 async def spoil(store: ObjectStore, key: str, at: int) -> bytes:
-    """Change a byte; what was there before."""
+    """Change a byte. Returns the object as it was."""
     right = bytes((await store.get(key)).data)
     wrong = bytearray(right)
     wrong[at] ^= 1

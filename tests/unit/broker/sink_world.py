@@ -37,7 +37,7 @@ NOW, BEFORE = SinkCommitted.NOW, SinkCommitted.BEFORE
 
 
 class ShiftedClock(SystemClock):
-    """Another machine's."""
+    """The clock of another machine."""
 
     def __init__(self, shift_ms: int = 0) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def rows_of(*values: bytes) -> pa.RecordBatch:
 
 
 class Sink:
-    """A query that writes to a topic, on whatever broker it is given."""
+    """A query that writes to a topic, through the broker that each call names."""
 
     def __init__(self, here: World, seed: int = 1) -> None:
         self.here = here
@@ -84,7 +84,7 @@ class Sink:
         compression: Compression = Compression.ZSTD,
         batch_bytes: int = 1 << 19,
     ) -> UUID:
-        """One task's rows, by partition."""
+        """Stage one task's rows, by partition."""
         rows = {TopicPartition(topic_id, n): [rows_of(*each)] for n, each in values.items()}
         found = await stage(
             self.here.store,
@@ -108,7 +108,7 @@ class Sink:
         sink: str = SINK,
         crash_points: CrashPoints = NO_CRASH_POINTS,
     ) -> SinkCommitted:
-        """One commit call."""
+        """Make one commit call."""
         batch = SinkBatch(sink, query, batch_id, {Place(TOPIC, n): s for n, s in staged.items()})
         async with client_of(one) as client:
             return await commit(client, SystemClock(), self.entropy, batch, FAST, crash_points)

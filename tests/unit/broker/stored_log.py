@@ -1,4 +1,4 @@
-"""Partitions whose batches lie in WAL objects of a store that tells what was read of it."""
+"""Partitions whose batches lie in WAL objects of a store that records its reads."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ _BASE_OFFSET = Struct(">q")
 
 
 class WatchedStore:
-    """Another store. `ranges`: what was asked for, as (slot, start, end). Gets wait for `open`, and
-    fail while `is_broken`."""
+    """A store around another one. `ranges` has the requested ranges as (slot, start, end). Gets
+    wait for `open`, and fail while `is_broken`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -169,7 +169,7 @@ class StoredLog:
     async def fetch(
         self, offsets: dict[int, int], *, partition_bytes: int = MIB, bytes_max: int = 50 * MIB
     ) -> list[PartitionRead]:
-        """One fetch: offsets by partition."""
+        """One fetch. Returns the offsets by partition."""
         targets = [
             FetchTarget((TOPIC_ID, number), offset, partition_bytes, -1, -1)
             for number, offset in offsets.items()

@@ -1,4 +1,5 @@
-"""A bucket written by the first version of each format opens, and a broker goes on with it."""
+"""A broker opens a bucket that was written by the first version of each format, and goes on with
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors that are kept hold nothing but what they say."""
+"""Kept errors hold only their message, and no objects of the frames that raised them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Bytes:
 
 
 def failed() -> tuple[CorruptObject, list[weakref.ref[Bytes]]]:
-    """An error with a cause, and what their frames hold."""
+    """An error with a cause, and the objects that the errors' frames hold."""
     held: list[weakref.ref[Bytes]] = []
 
     def read() -> None:

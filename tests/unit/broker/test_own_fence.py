@@ -21,7 +21,7 @@ from tidelog.storage.stores.memory import MemoryStore
 
 
 async def fence(store: ObjectStore, one: OneBroker) -> int:
-    """Another broker fences it; the entry that says so."""
+    """Another broker fences this one. Returns the entry that says so."""
     log = await MetadataLog.open(store, SystemClock(), SeededEntropy(77))
     other = Epoch(await log.append(None, lambda _: (OTHER,)))
     fenced = await log.append(

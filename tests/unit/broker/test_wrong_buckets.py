@@ -1,4 +1,4 @@
-"""Buckets that a broker must refuse, and what it says of them."""
+"""Buckets that a broker must refuse, and the messages of the refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def start(store: MemoryStore) -> None:
 
 
 def refusal(prepare: Callable[[MemoryStore], Awaitable[None]], store: MemoryStore) -> TidelogError:
-    """The broker's refusal of a store that was prepared so."""
+    """The broker's refusal of a store that `prepare` has changed."""
 
     async def story() -> TidelogError:
         await prepare(store)
@@ -118,7 +118,7 @@ def test_a_read_only_store_is_refused() -> None:
 def test_a_damaged_wal_object_stops_only_the_partitions_that_need_it(
     damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The second process dies before it has opened what it took over.
+    # The second process dies before it has opened the partitions that it took over.
     hold_tenure_reports(monkeypatch)
 
     async def story() -> None:

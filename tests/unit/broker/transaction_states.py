@@ -56,7 +56,7 @@ GROUP_PARTITIONS = 3
 GROUP, OTHER_GROUP = "g0", "g1"
 assert partition_for(GROUP, GROUP_PARTITIONS) != partition_for(OTHER_GROUP, GROUP_PARTITIONS)
 HELD = "held"
-"""A topic that takes no marker: whatever is decided with it stays decided and not complete."""
+"""A topic that takes no marker: a transaction decided with it stays decided and never completes."""
 TIMEOUT_MS = 60_000
 GOES_ON_FROM = 3
 """InitProducerId with an identity (KIP-360)."""
@@ -76,7 +76,7 @@ class WireRequest(NamedTuple):
 
 
 def versions(api: ApiKey, first: int = 0, last: int = 2**15) -> range:
-    """Those that are advertised, within these."""
+    """The advertised versions of an API from `first` to `last`."""
     lowest, highest = ADVERTISED[api]
     return range(max(lowest, first), min(highest, last) + 1)
 
@@ -89,7 +89,7 @@ class Producer:
     identity: Identity
 
     def stands_for(self, who: Identity) -> Identity:
-        """The identity of this producer that the table names so."""
+        """This producer's identity for an identity of the table."""
         if who == ANONYMOUS:
             return who
         is_other = who.producer_id == OTHER_PID
@@ -164,7 +164,8 @@ def add_request(
     verify_only: bool = False,
     topics: Mapping[str, int] = {},
 ) -> WireRequest:
-    """AddPartitionsToTxn: these partitions of the topic, and others by name."""
+    """AddPartitionsToTxn for these partitions of the topic, and for one partition of each of
+    `topics`."""
     added = [AddPartitionsToTxnTopic(name=TOPIC, partitions=list(numbers))] if numbers else []
     added += [
         AddPartitionsToTxnTopic(name=name, partitions=[number]) for name, number in topics.items()
@@ -239,14 +240,14 @@ def codes_of(response: Response) -> list[ErrorCode]:
 
 
 class States:
-    """A broker, and transactional ids in whatever state is wanted."""
+    """A broker, and transactional ids in any wanted state."""
 
     def __init__(self, broker: OneBroker) -> None:
         self._broker = broker
         self._count = 0
 
     async def prepare(self) -> None:
-        """Once, before anything else."""
+        """Create the topics and coordinators. Call this once, first."""
         await self._broker.create_topic(partitions=2)
         await self._broker.create_topic(HELD)
         for key, key_type in ((GROUP, 0), ("t", 1)):

@@ -73,7 +73,7 @@ async def loaded(broker: OneBroker) -> None:
 
 
 class TransactionalClient:
-    """One producer, on whatever broker it is given. Its methods return error codes."""
+    """One producer, at the broker that each call names. Its methods return error codes."""
 
     def __init__(self, broker: OneBroker, transactional_id: str = "t", version: int = SECOND):
         self.broker = broker
@@ -132,7 +132,7 @@ class TransactionalClient:
         adds: bool = True,
         compression: Compression = Compression.NONE,
     ) -> ErrorCode:
-        """Produce some records as `send` does one."""
+        """Produce several records in one batch, as `send` does for one record."""
         if self.version == FIRST and adds:
             error = await self.add(partition, topic=topic)
             if error is not ErrorCode.NONE:
@@ -233,8 +233,8 @@ async def committed_offset(broker: OneBroker, *, stable: bool = True) -> int:
 
 
 async def read(broker: OneBroker, partition: int = 0, *, committed: bool = True) -> list[bytes]:
-    """What a consumer sees: of a read_committed one, as Kafka's clients leave out what is
-    aborted."""
+    """The records that a consumer sees. Under read_committed it drops aborted ones, as Kafka's
+    clients do."""
     offset, values, aborting = 0, [], set[int]()
     while True:
         answer = await broker.fetch(offset, partition, committed=committed)

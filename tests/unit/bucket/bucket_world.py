@@ -1,4 +1,4 @@
-"""A broker that writes, a bucket that is read beside it, and what happens in between."""
+"""A broker that writes, a reader of its bucket, and changes between the reader's requests."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class HeldOffload(InlineOffload):
 
     def __init__(self) -> None:
         self.begun = asyncio.Semaphore(0)
-        """Has a place for each work that was begun."""
+        """Released at the beginning of each piece of work."""
         self.let_go = asyncio.Event()
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -229,7 +229,7 @@ def test_a_search_for_a_time_in_a_large_batch_keeps_no_producer_waiting() -> Non
 
 
 class TestTurns:
-    """The pure core: whose turn it is, and when."""
+    """The pure core: which request has the turn, and when."""
 
     def lanes(self, connection_percent: int = 25, broker_percent: int = 50) -> LargeBatches:
         return LargeBatches(connection_percent, broker_percent)

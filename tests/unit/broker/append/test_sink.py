@@ -72,7 +72,7 @@ def test_a_commit_that_is_repeated_changes_nothing() -> None:
             again = await sink.stage(topic_id, 0, {0: [b"a"]})
             assert await sink.commit(one, 0, {0: [staged]}) is NOW
             assert await sink.commit(one, 0, {0: [staged]}) is BEFORE
-            # Another attempt of the batch has staged it anew.
+            # A second attempt at the batch has staged another object.
             assert await sink.commit(one, 0, {0: [again]}) is BEFORE
             following = await sink.stage(topic_id, 1, {0: [b"b"]})
             assert await sink.commit(one, 1, {0: [following]}) is NOW

@@ -203,7 +203,7 @@ def test_a_staged_object_that_is_lost_stops_the_roll_of_its_partition_and_is_nam
             await one.produce(batch(b"other"), 1)
         async with here.broker(politely=False) as two:
             await loaded(two)
-            # The age of what was adopted is that of the staged object.
+            # An adopted batch has the age of its staged object.
             assert "age is unknown" not in caplog.text
             await here.store.delete(staged_key(staged))
             with pytest.raises(CorruptObject, match=staged_key(staged)):

@@ -20,7 +20,7 @@ DAY = datetime.timedelta(days=1)
 
 
 def named(common: str, *units: str) -> x509.Name:
-    """A distinguished name, from the country down, with more organisational units than one."""
+    """A distinguished name, from the country down, with two organisational units or more."""
     return x509.Name(
         [
             x509.NameAttribute(NameOID.COUNTRY_NAME, "PT"),

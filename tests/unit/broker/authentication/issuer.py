@@ -19,7 +19,7 @@ from tests.kept_secrets import keep_token
 ISSUER = "https://issuer.example"
 AUDIENCE = "tidelog"
 RSA_KEY = rsa.generate_private_key(65537, 2048)
-"""One for all tests: making it takes long."""
+"""All tests share one key, since making a key takes long."""
 MAKERS = {
     "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
     "ES384": lambda: ec.generate_private_key(ec.SECP384R1()),
@@ -85,7 +85,8 @@ class Issuer:
         return keep_token(token, name)
 
     def forged(self, header: dict[str, object], secret: bytes = b"") -> str:
-        """A token that its forger signed with HMAC or not at all, whatever its header says."""
+        """A token that its forger signed with HMAC or left unsigned; its header may claim
+        anything."""
 
         def part(data: bytes) -> str:
             return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

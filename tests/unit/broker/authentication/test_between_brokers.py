@@ -102,7 +102,7 @@ def protected(
 
 
 async def with_user(store: ObjectStore) -> World:
-    """A cluster that knows the brokers' user, as `tidelog bucket create --add-scram` makes it."""
+    """A cluster that has the brokers' user, as `tidelog bucket create --add-scram` makes it."""
     clock, entropy = SystemClock(), SeededEntropy(7)
     log = await MetadataLog.open(store, clock, entropy, create=True)
     mechanism = ScramMechanism.SCRAM_SHA_512
@@ -144,7 +144,8 @@ WAYS = pytest.mark.parametrize(
 def test_moves_transactions_and_fences_work_over_protected_connections(
     tmp_path: Path, protocol: str, mechanism: str
 ) -> None:
-    """The lease of the killed broker is valid for minutes: only a broken connection fences it."""
+    """The killed broker's lease is valid for minutes, so only a broken connection fences the
+    broker."""
 
     async def story() -> None:
         world = await with_user(MemoryStore(SystemClock()))

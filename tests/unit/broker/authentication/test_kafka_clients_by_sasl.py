@@ -244,7 +244,7 @@ def test_users_are_described_replaced_and_deleted() -> None:
             assert refused.code() == KafkaError._AUTHENTICATION
             config = client(closed, "SCRAM-SHA-512", "alice", "later secret")
             assert await asyncio.to_thread(round_trip, config) == b"by SASL"
-            # One object counts, and the others are gone.
+            # The bucket holds one object of credentials; the earlier ones are deleted.
             store = one.broker.environment.store
             keys = [each.key async for each in store.list("cluster/credentials/")]
             assert keys == [one.broker.membership.state().credentials]

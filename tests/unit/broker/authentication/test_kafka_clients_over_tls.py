@@ -1,4 +1,4 @@
-"""Clients of other projects over TLS: certificates on both sides, and what goes wrong."""
+"""Clients of other projects over TLS: certificates on both sides, and refused connections."""
 
 from __future__ import annotations
 

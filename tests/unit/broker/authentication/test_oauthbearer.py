@@ -66,7 +66,7 @@ def terms_of(url: str, **more: object) -> dict[str, object]:
 
 @asynccontextmanager
 async def taking(url: str, **more: object) -> AsyncIterator[Loopback]:
-    """A server that takes tokens whose keys are at this address."""
+    """A server that accepts tokens signed with the keys at this address."""
     settings = BrokerSettings.of(**terms_of(url, **more))
     keys = signing_keys("PLAINTEXT", settings, SocketNetwork(), SystemClock())
     running = asyncio.create_task(keys.run())
@@ -252,7 +252,7 @@ def test_keys_that_cannot_be_had_at_the_start_are_named(
         signing_keys("CLIENTS", BrokerSettings.of(**given), SocketNetwork(), SystemClock())
 
 
-# --- Whole brokers and clients of others ---
+# --- Whole brokers and clients of other projects ---
 
 
 def confluent(address: str, issuer: Issuer, **claims: Any) -> dict[str, Any]:

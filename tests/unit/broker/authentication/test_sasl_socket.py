@@ -1,4 +1,4 @@
-"""A connection before its client has authenticated: what it may send, how much, how long."""
+"""A connection before its client has authenticated: allowed requests, sizes and times."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def of_sessions(handler: Any) -> Any:
 async def closed(
     credentials: ReadCredentials = known, terms: SaslTerms | None = None, **settings: object
 ) -> AsyncIterator[Loopback]:
-    """A server whose clients authenticate; `terms`: how, instead of by these settings."""
+    """A server whose clients must authenticate, by `terms` or else by the terms of these
+    settings."""
     settings = {
         "sasl_enabled_mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "connection_failed_authentication_delay_ms": 0,
@@ -212,7 +213,7 @@ def test_plain_is_refused_in_kafkas_words(token: str, why: str) -> None:
 
 
 def test_a_failure_is_answered_late_and_a_success_at_once() -> None:
-    """The delay makes guesses slow. It is ten minutes for a client that does not wait for it."""
+    """The delay slows down guesses. Here it is ten minutes, and the client does not wait for it."""
 
     async def story() -> None:
         async with closed(connection_failed_authentication_delay_ms=600_000) as broker:

@@ -1,4 +1,4 @@
-"""Which tokens are good, and whom they name; which keys of a key set are used."""
+"""Which tokens are good, which principal each names, and which keys of a key set verify them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ PUBLIC_PEM = RSA_KEY.public_key().public_bytes(
     ],
 )
 def test_no_token_chooses_no_signature_or_hmac(header: dict[str, object], secret: bytes) -> None:
-    """This holds for any key set: with a public key as a secret, and even with a shared secret."""
+    """This holds for every key set, even if the HMAC secret is a public key or a shared secret."""
     issuer = Issuer("RS256")
     issuer.keys[0].pop("alg")
     shared = {"kty": "oct", "kid": "shared", "k": "YSBzZWNyZXQgb2YgMzIgYnl0ZXMsIHNoYXJlZC4uLi4u"}

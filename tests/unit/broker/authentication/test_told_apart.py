@@ -120,7 +120,8 @@ def test_a_mechanism_that_the_listener_does_not_enable_is_no_way_in() -> None:
 
 
 def test_a_user_deleted_while_connected_is_served_until_the_authentication_ends() -> None:
-    """As in Kafka: an authentication holds for its time, and can neither be renewed nor made."""
+    """As in Kafka, an authentication holds for its time. The deleted user can neither renew it nor
+    authenticate again."""
     present = [CREDENTIALS]
 
     async def read() -> Credentials:

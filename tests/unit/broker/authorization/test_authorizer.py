@@ -19,7 +19,7 @@ ALICE = Principal("alice")
 
 
 class Rules:
-    """Rules that a test replaces; it counts how often they are read through."""
+    """Rules that a test replaces. Counts how often the authorizer reads all of them."""
 
     def __init__(self, table: AclTable) -> None:
         self.table = table
@@ -53,7 +53,7 @@ def test_a_repeated_question_gets_the_same_decision_object() -> None:
     question = (ALICE, "10.0.0.1", AclOperation.READ, ResourceType.TOPIC, "orders")
     first = authorizer.decision(*question)
     assert authorizer.decision(*question) is first
-    # Another host or another principal is another question.
+    # The authorizer decides anew for another host or another principal.
     for other in ((ALICE, "10.0.0.2"), (Principal("bob"), "10.0.0.1")):
         assert authorizer.decision(*other, *question[2:]) is not first
 

@@ -1,4 +1,4 @@
-"""The log cleaner in a broker: what it compacts and merges, when, and whatever dies meanwhile."""
+"""The log cleaner in a broker: what it compacts and merges, when, and how it survives deaths."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def new_world(**settings: object) -> World:
 
 
 async def roll(one: OneBroker, *batches: bytearray, topic: str = TOPIC) -> None:
-    """Each batch as a segment of its own."""
+    """Roll each batch into a segment of its own."""
     for batch in batches:
         assert (await one.produce(batch, topic=topic)).error_code == 0
         await flush(one, topic=topic)
@@ -74,7 +74,7 @@ def test_the_latest_record_of_each_key_stays_at_its_offset() -> None:
             assert b"tidelog_cleaner_compactions_total 1.0" in one.broker.metrics.exposition()
             assert (await one.offsets(-2)).offset == 0
             assert (await one.offsets(-1)).offset == 8
-            # What is clean stays as it is, also for the next broker.
+            # Neither this broker nor the next one rewrites clean segments.
             version = (await table_state(world.store, topic_id)).version
             assert await clean(one) == 0
         async with world.broker() as one:

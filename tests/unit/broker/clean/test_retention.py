@@ -271,8 +271,9 @@ def test_no_log_start_is_written_for_a_partition_that_is_gone() -> None:
 def test_retention_ends_when_it_is_told_to_though_the_wal_ends_just_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both happen together: what ends the WAL ends the broker. A cleaner that took the one for the
-    other would go on for ever, and the process with it."""
+    """The stop and the failure of the WAL happen together. The failed WAL also ends the broker. If
+    the cleaner took its own stop for the WAL's failure, the cleaner and its process would go on for
+    ever."""
 
     async def story() -> None:
         async with new_world().broker() as one:

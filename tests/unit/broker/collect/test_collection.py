@@ -305,7 +305,8 @@ def test_a_checkpoint_of_a_newer_version_keeps_all_and_the_broker_goes_on() -> N
 
 
 def test_a_tenure_without_an_anchor_keeps_all() -> None:
-    """No checkpoint has what the metadata log calls opened: its image may refer to anything."""
+    """The metadata log calls the tenure opened, but no checkpoint has its image. The image may
+    refer to any object."""
 
     async def story() -> None:
         here = world()

@@ -18,7 +18,7 @@ HOUR = 3600.0
 
 
 class Counted(MemoryStore):
-    """Counts requests, but for those of leases and of the metadata log."""
+    """Counts requests, except those for leases and for the metadata log."""
 
     def __init__(self, clock: SimulatedClock) -> None:
         super().__init__(clock)
@@ -57,7 +57,8 @@ def tell(load: Load, story: Callable[[World], Awaitable[None]]) -> None:
 
 
 def test_an_idle_broker_asks_for_next_to_nothing() -> None:
-    """Four passes in two hours, and four over tables: a listing of each folder, what they read."""
+    """In two hours there are four passes, and four over tables. Each lists every folder and reads
+    the objects that it needs."""
 
     async def story(world: World) -> None:
         async def count() -> Counter[str]:
@@ -91,7 +92,7 @@ def test_a_wal_of_tens_of_thousands_of_slots_is_not_listed_by_its_writer() -> No
 
 
 def test_marks_outlive_their_process() -> None:
-    """No process lives for the grace; what the first of them has written goes all the same."""
+    """No process lives for the grace. Objects of the first process are deleted nevertheless."""
 
     async def story(world: World) -> None:
         for _ in range(4):

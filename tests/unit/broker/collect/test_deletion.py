@@ -32,7 +32,7 @@ SPREAD_SECONDS = 60.0
 
 
 class World:
-    """A bucket, and the deletions in it."""
+    """A bucket and the deleter of its objects."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self.clock = SimulatedClock(loop)
@@ -74,7 +74,7 @@ def test_the_deleter_keeps_up_with_slots_that_become_due(slots_a_second: int) ->
             run = await world.write(60 * slots_a_second)
             world.deleter.add_slots(ME, WalRuns([run], 100))
             await world.clock.sleep(60)
-        # What waits is what becomes due in the time over which it is spread, about.
+        # About as many slots wait as become due while the deleter spreads its deletions.
         assert world.metrics.waiting <= 1.1 * SPREAD_SECONDS * slots_a_second
         await world.clock.sleep(600)
         assert await world.left() == world.metrics.waiting == 0

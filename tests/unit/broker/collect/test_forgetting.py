@@ -1,4 +1,5 @@
-"""The metadata log forgets deleted topics and retired incarnations when nothing is left of them."""
+"""The metadata log forgets deleted topics and retired incarnations when the bucket has no trace of
+them."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def forgetting(broker: Broker, grace_seconds: float = GRACE) -> Forgetting:
 
 
 async def look(broker: Broker, each: Forgetting, *, then: float = GRACE + 100) -> None:
-    """One pass, and a pause."""
+    """Run one pass, then wait for the grace."""
     await within(broker.process, each.look())
     await broker.process.clock.sleep(then)
 
@@ -86,7 +87,7 @@ async def successor(world: World) -> tuple[Incarnation, Broker]:
         ),
     )
     dead = first.registered.incarnation
-    # What the collector has deleted.
+    # The collector deletes these objects.
     for key in world.keys(wal_prefix(dead)):
         if key != wal_key(dead, Slot(0)):
             world.remove(key)
@@ -297,7 +298,7 @@ def test_a_process_that_starts_again_waits_for_the_grace_once_more() -> None:
 
 
 def test_thousands_are_forgotten_in_one_pass() -> None:
-    """A pass that looked at few would fall behind those who delete topics all day."""
+    """If a pass looked at few topics, it would fall behind clients that delete topics all day."""
 
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))
@@ -354,7 +355,7 @@ async def live_and_leave(one: OneBroker, topic_id: UUID) -> None:
 
 
 def test_the_log_does_not_grow_with_restarts_and_deleted_topics() -> None:
-    """Of each restart a seal stays in the bucket, and nothing in the metadata log."""
+    """Each restart leaves one seal in the bucket, and nothing in the metadata log."""
     here = BrokerWorld(MemoryStore(SystemClock()), wal_linger_ms=0)
     sizes: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Observed ages count from process to process, and only those."""
+"""Observed ages are kept from process to process. Times that no process observed do not count."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def tell(story: Callable[[World], Awaitable[None]]) -> None:
 
 
 def test_short_lives_together_see_a_snapshot_for_the_grace() -> None:
-    """Else a bucket whose brokers never live for the grace would keep all of its metadata log."""
+    """Otherwise a bucket whose brokers never live for the grace would keep its whole metadata
+    log."""
 
     async def story(world: World) -> None:
         lives = 0
@@ -87,7 +88,7 @@ def test_short_lives_together_observe_the_grace() -> None:
                 assert bool(slots) == bool(due)
                 await marks.store({})
                 await world.clock.sleep(20)
-            # Killed. What it has seen since it stored its marks is lost.
+            # The process is killed, and loses its observations since it last stored its marks.
             await world.clock.sleep(10_000)
         # Each counts four intervals of 20 s.
         assert lives == 8
@@ -134,7 +135,8 @@ def test_slots_under_deletion_are_stored_as_due() -> None:
 
 
 def test_an_old_process_that_writes_late_tells_nothing_wrong() -> None:
-    """Of what its successor has observed some is observed once more; nothing goes sooner."""
+    """The late write drops a part of the successor's observations. So some slots are observed once
+    more, and none is deleted sooner."""
 
     async def story(world: World) -> None:
         old = await world.process()

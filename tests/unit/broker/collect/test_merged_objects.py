@@ -136,7 +136,8 @@ def test_a_merged_object_stays_that_is_named_above_the_floor() -> None:
 
 
 def test_a_checkpoint_under_way_knows_nothing_of_a_merge_whose_entry_comes_later() -> None:
-    """D1: else it would refer to what the WAL does not say below its slot."""
+    """D1: otherwise the checkpoint would refer to a merge that the WAL does not have below the
+    checkpoint's slot."""
 
     async def story() -> None:
         here = world(wal_objects_max=2)
@@ -216,7 +217,7 @@ def test_a_reader_whose_object_is_merged_and_deleted_meanwhile_goes_on() -> None
             gate = store.before[slot] = asyncio.Event()
             reading = asyncio.create_task(values(one))
             await store.asked.wait()
-            # The merge finds it in memory; else it would wait for the same read.
+            # The merge finds the slot in memory; otherwise it would wait for the same read.
             one.broker.reads.path.tail.put(slot, data)
             assert await one.broker.maintenance.merger._merge()
             await checkpoint(one)

@@ -1,8 +1,9 @@
 """A merge that ends after its partition was given away leaves the partition alone (C3).
 
-Else the giver's frozen image names the merged object, and the slots that it named before may go.
-The receiver may have read that image before the merge ended. Two rules keep its records: the merge
-is refused, and a mark ends when a pass finds the receiver's own image (F2). Either is enough here.
+Otherwise the giver's frozen image names the merged object, and the slots that it named before may
+go. The receiver may have read that image before the merge ended. Two rules keep its records: the
+merge is refused, and a mark ends when a pass finds the receiver's own image (F2). Either is enough
+here.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def _as_slow_as_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def spreading(clock: SleptClock, seconds: float) -> AsyncIterator[OneBroker]:
-    """A broker with a topic, whose merges may take so long by that clock."""
+    """A broker with a topic. By this clock, its merges may take as long as `seconds`."""
     async with world(wal_objects_max=2).broker(politely=False) as one:
         await one.create_topic(retention_ms="-1")
         merger = one.broker.maintenance.merger
@@ -77,9 +77,10 @@ def test_a_pass_is_spread_over_its_interval_behind_a_checkpoint(
 def test_a_pass_ends_in_its_time_though_objects_become_old_all_the_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It goes faster instead, and leaves the rest to the next. Of 12 old objects 6 are merged, in
-    half of the 30 s and in the 5 s in which others work; of some 18 in the 10 s that are left a
-    third; and 6 more in the second that is left then."""
+    """The pass speeds up, and leaves the last objects to the next pass. Each of its three merges
+    takes 6 objects, and 5 s in which 12 more become old. The first merges 6 of 12, and also takes
+    half of the 30 s. The second merges 6 of 18, in a third of the 10 s that are left. The third has
+    the rest."""
     monkeypatch.setattr("tidelog.broker.collect.merger.MERGE_SOURCES_MAX", 6)
     monkeypatch.setattr("tidelog.broker.collect.merger.INDEXES_AT_ONCE_MAX", 1)
     clock = SleptClock()

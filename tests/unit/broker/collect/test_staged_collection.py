@@ -64,7 +64,7 @@ def test_staged_objects_go_by_age_when_nothing_refers_to_them(
             clock.shift_ms = 3 * HOUR_MS
             young = await sink.stage(topic_id, 2, {0: [b"c"]})
             await one.produce(batch(b"later"))
-            # Slots of that time may be replayed, and only they say what was adopted.
+            # Slots of that time may be replayed, and only slots record adoptions.
             await collections(one, store).collect()
             assert await staged_in(store) == old | keys(young)
             if not restarts:
@@ -78,7 +78,7 @@ def test_staged_objects_go_by_age_when_nothing_refers_to_them(
 
     async def goes_on(one: OneBroker) -> None:
         before = await staged_in(store)
-        # What was not written to since the start is opened, so that no older WAL is needed.
+        # The start also opens partitions without new writes, so that their older WAL is not needed.
         opening.set()
         await until_opened(one)
         await one.produce(batch(b"more"))
@@ -133,7 +133,7 @@ def test_staged_objects_go_when_their_batch_is_committed() -> None:
             following = await sink.stage(topic_id, 1, {0: [b"b"]})
             foreign = await sink.stage(topic_id, 0, {0: [b"y"]}, sink="another")
             collector = await known(one, store)
-            # Only slots tell of the adoptions: the collector cannot tell the references yet.
+            # Only slots record the adoptions, so the collector does not know the references yet.
             await passes(collector, 2)
             assert await staged_in(store) == keys(failed, committed, following, foreign)
             await pass_by(one)
@@ -168,12 +168,13 @@ def test_staged_objects_of_a_stalled_call_go_and_it_wakes_up_fenced() -> None:
             second = await sink.stage(topic_id, 0, {0: [b"a"], 1: [b"b"]})
             async with sink.producer(one) as stalled:
                 await stalled.adopt(TOPIC, 0, [adopted])
-                # Another call for the same batch fences it, and commits what its tasks have staged.
+                # A second call for the same batch fences the first, and commits the objects of its
+                # own tasks.
                 await sink.commit(one, 0, {0: [second], 1: [second]})
                 collector = await known(one, store)
                 await pass_by(one)
                 await passes(collector, 2)
-                # What it adopted lies in the log, aborted, until that is rolled.
+                # The first call's adopted records stay in the log, aborted, until they are rolled.
                 assert await staged_in(store) == keys(adopted, second)
                 with pytest.raises((ProducerFenced, MustAbort)):
                     await stalled.adopt(TOPIC, 1, [late])
@@ -208,10 +209,11 @@ def test_without_the_groups_offset_objects_wait_for_their_age() -> None:
             await pass_by(one)
             async with client_of(one) as client:
                 await delete_group(client, SINK)
-            # The offset that was seen fences no call any more.
+            # The offset that the collector saw no longer fences any call.
             await passes(collector, 4)
             assert await staged_in(store) == before
-            # Another query has the name now: what was staged for the first is not judged by it.
+            # A second query has the name now. Its progress says nothing of the first query's
+            # objects.
             await sink.commit(
                 one, 0, {0: [await sink.stage(topic_id, 0, {0: [b"b"]})]}, query="query-2"
             )

@@ -1,4 +1,4 @@
-"""Brokers on one bucket share what they have read, and each of them collects its part."""
+"""Brokers on one bucket share the surveys that they have read. Each broker collects its part."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def slots(store: MemoryStore, one: OneBroker) -> list[str]:
 
 
 async def produced_and_rolled(one: OneBroker, partition: int, batches: int) -> None:
-    """Slots whose records are in the table, and a checkpoint that knows it."""
+    """Slots whose records are in the table, and a checkpoint taken after the roll."""
     for _ in range(batches):
         await one.produce(batch(b"x"), partition)
     await flush(one, partition)
@@ -206,7 +206,7 @@ def test_a_survey_is_stored_whole_and_a_damaged_one_is_refused_by_its_key() -> N
 
 
 def test_a_survey_of_another_history_judges_nothing() -> None:
-    """As in a bucket of which a part was restored from a copy."""
+    """Such a survey appears when a part of the bucket was restored from a copy."""
     here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
 
     async def story() -> None:

@@ -34,7 +34,7 @@ TENURES = (Tenure(LeaderEpoch(0), ME, None),)
 
 
 class Cluster:
-    """The metadata log: what it says now, and what this process knows of it."""
+    """The metadata log: its present state, and the state that this process has read."""
 
     def __init__(self) -> None:
         self.state = ClusterState()
@@ -156,7 +156,8 @@ def test_a_segment_whose_commit_never_came_goes_when_the_table_has_gone_on() -> 
         await commit(log, segment(0), await world.put(segment(0)))
         await world.put(segment(10, number=2))
         await world.clock.sleep(10)
-        # Others' commit in time says nothing: a writer that has seen it may still go on.
+        # A commit of another process in time proves nothing: a stalled writer that read it may
+        # still go on.
         await commit(log, segment(10), await world.put(segment(10)))
         await world.collect(passes=1)
         assert len(await world.segments()) == 3
@@ -214,7 +215,8 @@ def test_a_writer_that_stalled_before_its_commit_is_told_to_write_again() -> Non
 
 
 def test_a_writer_that_stalled_within_its_commit_finds_its_number_taken() -> None:
-    """It had looked at the clock already. The segment is gone, and no table ever lists it."""
+    """The writer had checked its clock already. The segment is deleted, and no table ever lists
+    it."""
 
     async def story(world: World) -> None:
         log = await world.open()
@@ -225,7 +227,7 @@ def test_a_writer_that_stalled_within_its_commit_finds_its_number_taken() -> Non
         assert await world.segments() == ["00"]
         with pytest.raises(PreconditionFailed):
             await world.store.put(log.key(1), late, IfAbsent())
-        # It reads what took the number, and looks at the clock again.
+        # The writer reads the entry that took the number, and checks its clock again.
         with pytest.raises(SegmentsTooOld):
             await commit(log, segment(10), begun_at)
         assert (await world.open()).state.partition(0).next_offset == 10

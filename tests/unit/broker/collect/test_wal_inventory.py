@@ -1,4 +1,5 @@
-"""Which slots there are is known without listing what this process has written itself."""
+"""The inventory knows all slots, and does not list the slots that this process has written
+itself."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ PROCESS = ProcessIdentity("host", "boot", "pids", 1, 1)
 
 
 class Listings(MemoryStore):
-    """Notes what listings have brought."""
+    """Records the keys that listings have returned."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())
@@ -81,7 +82,7 @@ def test_a_dead_wal_is_listed_once_until_its_seal_alone_is_left() -> None:
     async def story() -> None:
         store = Listings()
         await fill(store, DEAD, SlotRun(3, 10), SlotRun(12, 20), SlotRun(40, 41))
-        # Of a live one, and of one that is finished.
+        # Slots of a live incarnation and of a finished one.
         other = Incarnation(BrokerId(0), Epoch(1))
         await fill(store, ME, SlotRun(0, 500))
         await fill(store, other, SlotRun(7, 8))
@@ -122,7 +123,7 @@ def test_many_dead_wals_are_listed_together_and_only_those_of_the_share() -> Non
             await inventory.look(now, share)
             assert {owner for owner, _ in inventory} == {ME, *share}
             assert len(store.listed) == 90
-        # Another broker has come, and got most of them; then it is gone again.
+        # A second broker joins and takes most incarnations; then it leaves again.
         await inventory.look(now, set(list(share)[:2]))
         assert len(dict(inventory)) == 3
         await inventory.look(now, share)

@@ -1,5 +1,5 @@
-"""How long a broker itself waits for a transaction that is being completed (KIP-890), and whom it
-asks if the coordinator is on another broker."""
+"""How long a broker waits for a transaction that is being completed (KIP-890). If another broker
+has the coordinator, the broker asks that one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIRST, SECOND = 0, 2
 
 
 class _Partition:
-    """All that is asked of one."""
+    """The parts of a partition that the admission uses."""
 
     topic_name = "t"
     log = SimpleNamespace(partition=SimpleNamespace(partition=3))

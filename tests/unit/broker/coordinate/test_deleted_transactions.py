@@ -1,5 +1,5 @@
-"""Records of an open transaction are deleted: the last stable offset is at least the log's start,
-and what comes behind the transaction is shown when that has ended, as in Kafka."""
+"""Records of an open transaction are deleted. The last stable offset is at least the log's start,
+and consumers see records behind the transaction when it has ended, as in Kafka."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EARLIEST, LATEST = -2, -1
 
 
 async def delete(one: OneBroker, offset: int) -> int:
-    """Where the log begins then."""
+    """Delete the records below an offset. Returns the new log start."""
     partitions = [DeleteRecordsPartition(partition_index=0, offset=offset)]
     request = DeleteRecordsRequest(
         topics=[DeleteRecordsTopic(name=TOPIC, partitions=partitions)], timeout_ms=5000
@@ -38,7 +38,7 @@ async def delete(one: OneBroker, offset: int) -> int:
 
 
 async def bounds(one: OneBroker) -> tuple[int, int, int]:
-    """The log's start, the last stable offset as ListOffsets and as Fetch say it."""
+    """The log's start, and the last stable offset as ListOffsets and as Fetch report it."""
     start = (await one.offsets(EARLIEST, committed=True)).offset
     end = (await one.offsets(LATEST, committed=True)).offset
     return start, end, (await one.fetch(start, committed=True)).last_stable_offset

@@ -1,4 +1,4 @@
-"""The lag of groups: what one broker reports, and what a cluster's brokers report together."""
+"""The lag of groups, as one broker reports it and as a cluster's brokers report it together."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Markers of a decided transaction: what is tried again, what never will be, what the coordinator
-is told."""
+"""Markers of a decided transaction: which failures are retried, which are final, and when the
+coordinator learns of the completion."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ ENDED = EndedTransaction(5, 2, True, 1, 9, 2)
 class Leaders:
     """The partitions, the WAL, the clock, the metadata and the coordinator in one.
 
-    It takes markers, or has errors for them, one after the other. `peers` leads the partitions of
-    another broker, whose answers come one after the other too.
+    This broker's partitions take markers, or fail with the listed errors in turn. `peers` lists, in
+    turn, the answers of the broker that leads the other partitions.
     """
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ def test_a_log_that_cannot_be_read_settles_nothing() -> None:
     assert leaders.written == [Q, P]
 
 
-# Other brokers.
+# Markers for partitions of other brokers.
 
 
 def test_a_marker_leaves_when_the_decision_is_durable_and_is_settled_by_the_answer() -> None:

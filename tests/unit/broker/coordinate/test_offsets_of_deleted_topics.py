@@ -1,5 +1,5 @@
-"""Offsets of a topic that is deleted while no coordinator of their group is ready: a topic that is
-created again under the name does not begin at them."""
+"""A topic is deleted while no coordinator of the group is ready. A new topic of the same name does
+not begin at the old topic's committed offsets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def commit(one: OneBroker, offset: int) -> None:
 
 
 async def create(one: OneBroker) -> UUID:
-    """As CreateTopics does: with an id that tells the entry."""
+    """Create a topic as CreateTopics does, with an id that contains the entry's number."""
     epoch, log = one.broker.membership.incarnation.epoch, one.broker.membership.metadata
     entropy = one.broker.environment.entropy.uuid()
     created: list[UUID] = []
@@ -59,7 +59,7 @@ async def create(one: OneBroker) -> UUID:
 
 
 async def replace_topic(here: World, topic_id: UUID, *, again: bool) -> None:
-    """Another broker deletes it, and perhaps creates another one of its name."""
+    """Another broker deletes the topic, and may create a new one of the same name."""
     log = await MetadataLog.open(here.store, SystemClock(), SeededEntropy(77))
     other = Epoch(await log.append(None, lambda _: (OTHER,)))
     await log.append(other, lambda _: (TopicDeleted(topic_id),))
@@ -88,7 +88,8 @@ def test_offsets_of_deleted_topics_are_forgotten_at_the_load(
                     await runtime.snapshot()
         await replace_topic(here, topic_id, again=again)
         for _ in range(2):
-            # Each time what was decided may be lost; nothing else comes of it.
+            # Each broker may lose its decision to forget the offsets. The next one decides the same
+            # again.
             async with here.broker(politely=False) as one:
                 await loaded(one)
                 assert await committed_offset(one) == NOTHING

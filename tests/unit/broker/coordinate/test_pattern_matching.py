@@ -37,7 +37,7 @@ class Topics:
 
 
 class Worker(InlineOffload):
-    """Does one thing a turn of the event loop, and notes what was tried."""
+    """Runs one piece of work a turn of the event loop, and records the attempts."""
 
     def __init__(self) -> None:
         self.tried: list[tuple[str, int]] = []

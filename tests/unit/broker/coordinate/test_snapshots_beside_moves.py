@@ -50,7 +50,7 @@ class SlowStore(MemoryStore):
         """Set: puts of snapshots go through."""
         self.held = 0
         self.beside_read: Callable[[], Awaitable[None]] = nothing
-        """What happens between the read of a snapshot and its answer."""
+        """Runs between the read of a snapshot and its answer."""
 
     async def put(
         self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
@@ -118,7 +118,8 @@ def test_a_snapshot_that_lands_during_the_second_load_begins_it_again() -> None:
 def test_a_snapshot_that_waits_for_another_holds_nothing_that_a_successor_appended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It would name the log's end without the records before it, and they would be lost (H6)."""
+    """Otherwise the snapshot would name the log's end without the records before it, and these
+    would be lost (H6)."""
     monkeypatch.setattr(coordinators, "LAST_SNAPSHOT_RECORDS_MIN", 1)
 
     async def story() -> None:

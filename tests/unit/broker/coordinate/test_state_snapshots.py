@@ -1,5 +1,5 @@
-"""Snapshots of coordinators' states on a whole broker: what they restore, what is no longer kept as
-records, and what a broker makes of a bucket without them or with damaged ones."""
+"""Snapshots of coordinators' states on a whole broker: restored states, the records that the log no
+longer keeps, and buckets with missing or damaged snapshots."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def fill(broker: OneBroker, commits: int = 10) -> None:
         assert await commit(broker, offset) is OK
 
 
-# What they restore.
+# Restored states.
 
 
 def test_offsets_are_restored_from_a_snapshot_and_the_log_behind_it() -> None:
@@ -178,7 +178,7 @@ def test_a_clean_stop_leaves_a_snapshot_where_much_would_have_to_be_replayed(
     run(story)
 
 
-# What is kept as records.
+# Records that the log keeps.
 
 
 def test_records_below_the_newest_snapshot_are_out_of_range() -> None:
@@ -203,14 +203,14 @@ def test_records_below_the_newest_snapshot_are_out_of_range() -> None:
         assert found.log_start_offset == earliest
         records = list(decode_records(b"".join(found.records or ())))
         assert [record.offset for record in records] == [10]
-        # By time as well: what is gone is not found.
+        # A look-up by time does not find the deleted records either.
         assert (await broker.offsets(0, topic=GROUP_TOPIC)).offset == 10
 
     run(story)
 
 
 def test_a_reader_of_committed_records_is_not_sent_below_the_first_that_is_kept() -> None:
-    """Though a transaction is open since before the snapshot."""
+    """This holds even if a transaction has been open since before the snapshot."""
     here = world()
 
     async def story() -> None:
@@ -245,13 +245,13 @@ def test_checkpoints_and_images_drop_records_that_a_snapshot_holds() -> None:
             log = groups_log(broker).log
             assert (log.table_next, len(log.extents)) == (10, 0)
         async with here.broker() as broker:
-            # Before the coordinator has loaded anything: so the checkpoint has it.
+            # The checkpoint has the log before the coordinator loads anything.
             assert groups_log(broker).log.image().table_next == 10
 
     run(story)
 
 
-# What is missing or damaged.
+# Missing and damaged snapshots.
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "missing"])
@@ -326,7 +326,7 @@ def test_a_log_that_does_not_reach_back_to_the_snapshot_is_corrupt() -> None:
     run(story)
 
 
-# What others see.
+# Metrics and tools.
 
 
 def test_snapshots_are_counted() -> None:

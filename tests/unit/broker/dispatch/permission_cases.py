@@ -47,7 +47,7 @@ class Needed:
     is_of_any: bool = False
     """Whether the permission for any resource of the type suffices."""
     instead: str = ""
-    """Another operation that suffices."""
+    """Another operation whose permission is enough."""
 
     @property
     def name(self) -> str:
@@ -746,7 +746,7 @@ BEGINNINGS: Final = (
 
 
 def rules_for(need: Needed) -> Iterator[tuple[str, list[AclRule], bool]]:
-    """Each kind of rule, and whether it allows what is needed."""
+    """Each kind of rule, and whether it allows the needed operation."""
     everywhere = need.rule(name="*")
     prefix = need.name[:3]
     yield "no rule", [], False
@@ -755,7 +755,7 @@ def rules_for(need: Needed) -> Iterator[tuple[str, list[AclRule], bool]]:
     yield "prefix", [need.rule(name=prefix, prefixed=True)], True
     yield "wildcard", [everywhere], True
     yield "deny everywhere", [need.rule(), need.rule(name="*", deny=True)], False
-    # A denial for one resource leaves others.
+    # A denial for one resource does not concern other resources.
     yield "deny", [everywhere, need.rule(deny=True)], need.is_of_any
     denying = need.rule(name=prefix, prefixed=True, deny=True)
     yield "deny by a prefix", [everywhere, denying], need.is_of_any

@@ -49,7 +49,7 @@ SERVED: list[tuple[ApiKey | OwnApiKey, int]] = [
 ]
 NUMBER, TEXT, ID = 7, "asked", UUID(int=7)
 WORDLESS = {(ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
-"""As in Kafka, their answer to a failure is one without directories."""
+"""As in Kafka, a failed request is answered without directories."""
 NAMELESS = {
     # Their results have the order of the request.
     ApiKey.CREATE_ACLS,
@@ -80,7 +80,8 @@ def asked(type_: type[Struct], version: int) -> Any:
 
 
 def failed(key: int, version: int) -> Response:
-    """As a client reads it: what is not in this very version is lost in the encoding."""
+    """The failure as a client decodes it: the encoding drops fields that this version does not
+    have."""
     response = error_response(asked(request_type(key), version), version, CODE, "it failed")
     assert response is not None
     return decode(response_type(key), b"".join(map(bytes, encode(response, version))), version)

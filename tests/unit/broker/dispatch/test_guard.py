@@ -264,7 +264,7 @@ def test_a_deleted_topic_is_named_to_clients_that_may_see_it() -> None:
             broker.allow(rule("DESCRIBE", MINE))
             assert await delete(*by_id) == [(MINE, REFUSED), (None, REFUSED)]
             by_name = [DeleteTopicState(name=MINE), DeleteTopicState(name="nowhere")]
-            # Whether a topic exists is told to those who may see it.
+            # Only clients that may see a topic learn whether it exists.
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert await delete(*by_name) == [(MINE, REFUSED), ("nowhere", REFUSED)]
             broker.allow(rule("DESCRIBE", "*"))
@@ -317,7 +317,7 @@ def test_metadata_names_brokers_and_refuses_topics_that_may_not_be_seen(version:
             await two_topics(broker)
             answer = await broker.ask(metadata_of(MINE, OTHER, "nowhere"), version)
             assert named(answer) == dict.fromkeys((MINE, OTHER, "nowhere"), REFUSED)
-            # Not even by its id: no topic has this one.
+            # The topic's id is refused too: no topic has this id.
             assert {topic.topic_id for topic in answer.topics} == {UUID(int=0)}
             assert len(answer.brokers) == 1
             assert broker.one.broker.membership.state().topic_named("nowhere") is None
@@ -483,7 +483,7 @@ def test_refusals_and_changes_are_lines_of_the_audit_log(
                 "resource": f"Topic:{OTHER}",
                 "rule": str(denied),
             }
-            # What a client does not name is no refusal.
+            # Resources that the client does not name count as no refusals.
             await broker.ask(MetadataRequest(topics=None), 9)
             assert lines() == []
             topic = CreatableTopic(name="new", num_partitions=1, replication_factor=1)

@@ -1,4 +1,4 @@
-"""Every API with every kind of rule, and what the guard tells and hides."""
+"""Every API with every kind of rule: the guard allows, refuses or hides each resource."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ VERSIONS: dict[type[Response], int] = {
 
 
 class Pipe:
-    """One connection. What is asked for together goes in one write."""
+    """One connection. Requests that are asked together go out in one write."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -160,7 +160,7 @@ def topics_asked(name: str) -> Any:
 
 
 def offset_in(answer: Any) -> int:
-    """Of ListOffsets."""
+    """The offset in a response to ListOffsets."""
     return int(answer.topics[0].partitions[0].offset)
 
 
@@ -262,7 +262,7 @@ def test_a_group_is_told_the_offset_that_was_committed_before() -> None:
 
 
 def test_produce_requests_and_commits_still_share_slots() -> None:
-    """As many as come are in one put; what shows the log waits for it."""
+    """One put takes all requests that are waiting. Requests that read the log wait for the put."""
 
     async def story() -> None:
         store = GatedStore(MemoryStore(SystemClock()))

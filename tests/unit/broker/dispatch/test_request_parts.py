@@ -28,7 +28,7 @@ DELETE = DIVISIONS[ApiKey.OFFSET_DELETE]
 
 
 def entries(node: Any, path: tuple[str, ...], around: tuple[object, ...] = ()) -> list[object]:
-    """Each entry, with what names the structures that it lies in."""
+    """Each entry, with the names of the structures around it."""
     found: list[object] = []
     for each in getattr(node, path[0]) or ():
         if len(path) == 1:

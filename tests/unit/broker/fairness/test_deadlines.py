@@ -12,7 +12,7 @@ Story = Callable[["Waits"], Awaitable[None]]
 
 
 class Waits:
-    """Deadlines, and who was called when, in virtual time."""
+    """Deadlines, and the callbacks with their times, in virtual time."""
 
     def __init__(self) -> None:
         self.deadlines = Deadlines()

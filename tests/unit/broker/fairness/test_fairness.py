@@ -42,7 +42,7 @@ async def ask(client: Client) -> None:
 
 
 def waiting_bytes(broker: Loopback) -> float:
-    """Of answers that no client has taken."""
+    """Bytes of answers that clients have not taken."""
     return broker.server._answer_memory.bytes_held
 
 
@@ -56,7 +56,8 @@ async def become(broker: Loopback, size: int, *, at_least: bool = True) -> None:
 
 
 def test_a_client_is_served_beside_a_flood_of_requests() -> None:
-    """Of 3,000 costly requests that came before its own, few are begun before it is answered."""
+    """The client's request comes behind 3,000 costly ones. The server begins few of these before it
+    answers the client."""
 
     async def story() -> None:
         begun = 0
@@ -227,7 +228,8 @@ def test_a_lookup_of_a_client_that_hangs_up_is_ended() -> None:
             client = await broker.connect()
             client.send(ListOffsetsRequest(), 5)
             await begun.wait()
-            # A reset: what only closes its half may wait for the answer.
+            # The client resets the connection: a client that closes only its half may still wait
+            # for the answer.
             linger = struct.pack("ii", 1, 0)
             client.writer.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, linger

@@ -66,6 +66,6 @@ def test_the_time_left_follows_the_bytes_since_the_last_look() -> None:
     pace.stop(104.5)
     assert pace.seconds_left(105.0, 1000) == 0
     pace.resume(105.5)
-    # It was not read all the time since the last look.
+    # The server did not read the frame all the time since the last look.
     assert pace.seconds_left(106.0, 1000) == 0
     assert pace.seconds_left(107.0, 1000) == NEVER

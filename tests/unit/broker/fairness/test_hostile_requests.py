@@ -1,5 +1,5 @@
-"""One request that names thousands of things, or is answered with thousands, lets others be served
-meanwhile: the event loop goes round many times before the answer begins."""
+"""A request that names thousands of items, or whose answer has thousands, does not stop other
+clients: the event loop goes round many times before the answer begins."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ from tidelog.storage.stores.memory import MemoryStore
 
 MANY = 10_000
 ROUNDS_MIN = 40
-"""Of the event loop, for so many things. Bytes that come and go take fewer than ten."""
+"""Rounds of the event loop for so many items. Receiving and sending the bytes takes fewer than
+ten."""
 
 Asked = tuple[Request[Response], int]
 
 
 def in_topic(topic: type, partition: type, name: str = "flights", **fields: object) -> list[object]:
-    """Partitions of one topic that does not have them."""
+    """Thousands of partitions of one topic. The topic does not have them."""
     numbers = range(MANY)
     return [topic(name=name, partitions=[partition(partition_index=n, **fields) for n in numbers])]
 
@@ -368,7 +369,7 @@ def test_other_clients_are_served_beside_a_hostile_request(asked: Callable[[], A
 
 
 def test_a_flush_of_thousands_of_partitions_is_begun_in_slices() -> None:
-    """The answer takes so many turns already that rounds of the event loop do not show it."""
+    """The answer itself takes so many rounds that counting rounds cannot show the slices."""
 
     async def story() -> None:
         request, version = flush()

@@ -25,7 +25,7 @@ def test_after_the_wait_the_rate_is_the_quota() -> None:
     rate.record(1550, 0.0)
     waits = rate.seconds_over(QUOTA, 0.0)
     assert waits == pytest.approx(5.5)
-    # Whole samples before the eleventh are taken as if they were over: the wait is an upper bound.
+    # The wait assumes that whole samples leave the window at once, so it is an upper bound.
     assert rate.seconds_over(QUOTA, waits) < waits
     assert rate.seconds_over(QUOTA, 10.9) > 0
     assert rate.seconds_over(QUOTA, 11.0) == 0

@@ -64,7 +64,7 @@ def test_work_rests_for_as_long_as_it_ran() -> None:
         for _ in range(10):
             begun = loop.time()
             for _ in range(1000):
-                # What runs takes virtual time only where it gives way.
+                # A callback takes virtual time only if the loop goes round.
                 loop.call_soon(lambda: None)
             await asyncio.sleep(0)
             ended = loop.time()

@@ -11,7 +11,7 @@ from tidelog.clock import SystemClock
 
 
 class SteppedClock(SystemClock):
-    """It moves only where it is told to."""
+    """A clock that stands still until a test moves it."""
 
     now = 1000.0
 
@@ -20,7 +20,7 @@ class SteppedClock(SystemClock):
 
 
 class Asker:
-    """A client that notes in `begun` what it begins, and how much time that takes."""
+    """A client that records in `begun` its begun requests and the time of each."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ def test_behind_costly_requests_that_took_long_others_get_as_much_time(
         monkeypatch.setattr(loop, "call_later", call_later)
         turns.join(Asker("a", 7, begun, clock, counts=COSTLY, seconds=0.02))
         await passes(100)
-        # Four, two, one.
+        # The slices have four requests, two, and one, behind which no pause is needed.
         assert pauses == [0.08, 0.04]
         assert len(begun) == 7
 

@@ -195,7 +195,7 @@ def test_an_unknown_kind_of_election_is_refused() -> None:
 def test_the_coordinator_is_the_leader_of_the_keys_partition(
     key_type: int, topic_name: str, version: int
 ) -> None:
-    """The first question creates the internal topic; further ones find it."""
+    """The first request creates the internal topic. Later requests find it."""
 
     async def story(broker: AdministeredBroker) -> None:
         request = FindCoordinatorRequest(key_type=key_type)

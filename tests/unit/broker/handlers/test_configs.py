@@ -158,7 +158,7 @@ def test_kafkas_facts_about_a_broker_are_described_and_cannot_be_set() -> None:
 
 @pytest.mark.parametrize("at", ["start", "all brokers", "broker", "topic"])
 def test_the_replicas_that_must_be_in_sync_are_told_as_they_are_set(at: str) -> None:
-    """They have no effect; what an operator has set is told all the same."""
+    """The settings have no effect, but the broker reports the values that an operator has set."""
     settings = {"min_insync_replicas": 2} if at == "start" else {}
 
     async def story(broker: AdministeredBroker) -> None:

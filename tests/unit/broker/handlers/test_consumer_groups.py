@@ -143,7 +143,8 @@ def test_expressions_and_ids_of_members_came_with_the_second_version() -> None:
 def test_expressions_are_neither_compiled_nor_tried_on_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor with a request, nor when topics have come."""
+    """The event loop runs no expression, neither for a request nor when topics have been
+    created."""
 
     async def story() -> None:
         here = threading.get_ident()

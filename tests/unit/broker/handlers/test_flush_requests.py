@@ -1,4 +1,4 @@
-"""FlushTopics: what it waits for, and what it says where it cannot."""
+"""FlushTopics: what a flush waits for, and the errors of flushes that cannot succeed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of single groups: what they are, what is refused, and whom they concern."""
+"""The settings of single groups: their values, refusals, and the groups that they apply to."""
 
 from __future__ import annotations
 

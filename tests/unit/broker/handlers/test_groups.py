@@ -85,7 +85,7 @@ def test_a_member_lives_in_every_version(version: int) -> None:
 
 
 def test_a_heartbeat_is_not_refused_while_the_coordinator_loads() -> None:
-    """As in Kafka: a member need not take the error for the end of its membership."""
+    """As in Kafka. With an error, the member might take its membership for ended."""
 
     async def story() -> None:
         here = world()

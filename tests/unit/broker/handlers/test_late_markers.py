@@ -1,4 +1,4 @@
-"""Markers that come late (H1), markers of others, and markers that cannot be written yet."""
+"""Late markers (H1), markers of foreign coordinators, and markers that cannot be written yet."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ async def mark(
 def test_a_delayed_marker_of_the_first_version_does_not_end_the_next_transaction(
     commit: bool,
 ) -> None:
-    """Both transactions have the same epoch; the ordinal tells them apart, in the data and in the
-    offsets of the group."""
+    """Both transactions have the same epoch. The ordinal tells them apart, in the partition and in
+    the group's offsets."""
 
     async def story() -> None:
         async with serving() as broker:
@@ -102,8 +102,8 @@ def test_a_delayed_marker_of_the_first_version_does_not_end_the_next_transaction
 
 
 def test_a_marker_that_names_no_transaction_follows_the_epochs_of_its_version() -> None:
-    """Of a tool or a foreign coordinator: it ends what is open, under the second version only at
-    a higher epoch."""
+    """Tools and foreign coordinators send such markers. The marker ends the open transaction; under
+    the second version it needs a higher epoch."""
 
     async def story() -> None:
         async with serving() as broker:

@@ -1,5 +1,5 @@
-"""What clients may ask for and leave behind has limits: each is named in the answer, the log and
-the metrics, and clients that stay below it are served."""
+"""Limits of requests and of the state that clients leave behind. The answer, the log and the
+metrics name the limit that was met, and clients below the limits are served."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_one_request_asks_for_so_many_partitions() -> None:
     administer(story, create_partitions_request_max=10)
 
 
-# Topics that are created because a client asked for them.
+# Topics that the broker creates because a client asks for them.
 
 
 def test_one_metadata_request_creates_so_many_topics() -> None:
@@ -292,7 +292,8 @@ def test_a_broker_remembers_so_many_producers() -> None:
 
 
 def test_a_transaction_ends_where_no_producer_more_is_remembered() -> None:
-    """The first batch in a partition is refused; the marker of what was enlisted is not."""
+    """The broker refuses the first batch in a partition, but takes the marker of an enlisted
+    partition."""
 
     async def story() -> None:
         async with world(producer_ids_max=1).broker() as broker:

@@ -1,5 +1,5 @@
-"""Rules on transactions at their edges, through a whole broker: what is in no transaction,
-coordinators that are elsewhere, what older versions are told."""
+"""Edge cases of transactions through a whole broker: records outside a transaction, coordinators on
+other brokers, and errors for older versions."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ def test_equal_content_is_not_taken_for_a_repetition(version: int) -> None:
 
 @both_versions
 def test_the_transaction_is_looked_at_before_the_group(version: int) -> None:
-    """Neither may the producer commit, nor is there such a member: the first is told."""
+    """The producer may not commit, and the group has no such member. The answer is the error of the
+    transaction."""
 
     async def story() -> None:
         async with serving() as broker:

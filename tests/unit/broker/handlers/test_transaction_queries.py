@@ -1,5 +1,5 @@
-"""What is going on, as a whole broker tells it: transactions listed and described, producers of
-partitions; nothing before it is durable, nothing without a fresh lease."""
+"""A whole broker lists and describes transactions, and describes the producers of partitions. It
+shows no state before that is durable, and answers only with a fresh lease."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_transactions_are_listed_by_state_producer_age_and_pattern() -> None:
             assert sorted(both) == ["bank-1", "shop-1"]
             wanted = [made["shop-1"].producer_id, 999_999]
             assert await listed(broker, producer_id_filters=wanted) == {"shop-1": "Empty"}
-            # What has not begun has no age.
+            # A transaction that has not begun has no age.
             assert "shop-1" not in await listed(broker, 1, duration_filter=0)
             assert await listed(broker, 1, duration_filter=3_600_000) == {}
             matching = await listed(broker, transactional_id_pattern="shop-.*")
@@ -320,7 +320,7 @@ def test_all_of_it_is_the_same_after_the_broker_died() -> None:
             assert await listed(broker) == {"txn": "Ongoing"}
             assert await described(broker, "txn") == before
             known = await only_producer(broker)
-            # Of when a batch was appended the log has the slot's time.
+            # The log takes the slot's time as the time at which a batch was appended.
             assert 0 <= known.last_timestamp - wrote.last_timestamp < 60_000
             wrote.last_timestamp = known.last_timestamp
             assert known == wrote

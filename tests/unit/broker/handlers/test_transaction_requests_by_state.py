@@ -1,6 +1,6 @@
-"""Every request in every state, as clients of every version send it to a whole broker: each is
-answered as the coordinator's table says, in the words of that version, and what is refused changes
-nothing that DescribeTransactions would show."""
+"""Every request in every state, sent by clients of every version to a whole broker. Each answer has
+the error of the coordinator's table, in the code of that version. A refused request changes nothing
+that DescribeTransactions shows."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ ABORTABLE_SINCE = 4
 
 
 def told(wire: WireRequest, error: ErrorCode) -> ErrorCode:
-    """How a version says it."""
+    """The error's code in this version of the request."""
     api, version = wire.api, wire.version
     if error is FENCED:
         knows = api in FENCED_SINCE and version >= FENCED_SINCE[api]
@@ -91,7 +91,7 @@ class Table:
         self.asked: Counter[tuple[ApiKey, int]] = Counter()
 
     async def check(self, state: TransactionState) -> None:
-        """A producer that is refused without consequence shares a transactional id with others."""
+        """Requests that are refused without effect share one transactional id."""
         shared = {version: await self.states.new(state, version) for version in (TV1, TV2)}
         for name, (version, command, cells) in REQUESTS.items():
             cell = cells[state]
@@ -124,7 +124,7 @@ class Table:
 def check_change(
     what: str, before: DescribedTransaction, after: DescribedTransaction, cell: Cell
 ) -> None:
-    """Nothing holds up the markers, so what is decided is complete."""
+    """No partition holds up its marker, so a decided transaction is also complete."""
     states = [state.label.replace("Prepare", "Complete") for state in cell.writes]
     assert after.transaction_state == states[-1], what
     assert after.producer_id == before.producer_id, what

@@ -1,5 +1,5 @@
-"""Transactions through a whole broker: all or nothing, fenced, one slot a commit, and whole after
-the broker died in the midst of one."""
+"""Transactions through a whole broker: atomic, fenced, one slot a commit, and intact after the
+broker dies within a transaction."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_all_of_it_survives_the_death_of_the_broker(version: int, politely: bool
             assert await committed_offset(broker, stable=False) == 3
             assert await committed_offset(broker) == -ErrorCode.UNSTABLE_OFFSET_COMMIT
             producer.broker = broker
-            # The same producer goes on with what it had begun.
+            # The same producer continues its open transaction.
             assert await producer.send(b"more", 1) is OK
             assert await producer.commit() is OK
             assert await read(broker, 1) == [b"open", b"more"]
@@ -236,9 +236,9 @@ def test_all_of_it_survives_the_death_of_the_broker(version: int, politely: bool
 
 @pytest.mark.parametrize("is_group", [False, True])
 def test_an_addition_is_told_when_nothing_that_it_rests_on_can_be_lost(is_group: bool) -> None:
-    """The transaction before is decided, its markers are not durable yet. If they are lost with the
-    broker, a batch that follows of the addition would be taken for one of that transaction, which
-    is open still in the partition, and be committed with it."""
+    """The previous transaction is decided, but its markers are not durable yet. The broker may die
+    and lose them. A batch that follows the addition would then count as part of the previous
+    transaction, which is still open in the partition, and would be committed with it."""
 
     async def story() -> None:
         store = GatedStore(MemoryStore(SystemClock()))
@@ -273,7 +273,7 @@ def test_an_addition_is_told_when_nothing_that_it_rests_on_can_be_lost(is_group:
 
 
 def test_requests_behind_a_missing_addition_are_refused() -> None:
-    """Nothing of the transaction exists, and its producer is made anew."""
+    """No part of the transaction exists, and its producer gets a new epoch."""
 
     async def story() -> None:
         here = world()

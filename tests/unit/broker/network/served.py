@@ -1,4 +1,4 @@
-"""Requests to a server on real sockets, and what it holds for them."""
+"""Requests to a server on real sockets, and the memory that the server holds for them."""
 
 from __future__ import annotations
 

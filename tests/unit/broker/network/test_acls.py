@@ -98,7 +98,7 @@ def test_a_client_makes_rules_and_is_under_them(broker: BrokerProcess) -> None:
     write = binding(AclOperation.WRITE, "orders", AclPermissionType.ALLOW)
     for each in admin.create_acls([write]).values():
         each.result(WAIT_SECONDS)
-    # A rule about the topic ends what holds without rules: it allows no reads.
+    # Without rules every client may use the topic. This rule ends that, and allows no reads.
     assert produced(broker.kafka, "orders") is None
     assert consumed(broker.kafka, "orders") == KafkaError.TOPIC_AUTHORIZATION_FAILED
     assert admin.describe_acls(everything()).result(WAIT_SECONDS) == [write]

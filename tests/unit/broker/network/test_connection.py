@@ -1,4 +1,5 @@
-"""The pure connection: order, what it reads, what it refuses."""
+"""The pure connection: the order of answers, the frames that it reads, the frames that it
+refuses."""
 
 from __future__ import annotations
 
@@ -87,12 +88,12 @@ def test_an_answered_request_counts_while_an_earlier_one_holds_its_answer() -> N
 
 
 def test_nothing_is_served_behind_a_fetch() -> None:
-    """So a client that does not read cannot make the broker hold more than one fetch's answer."""
+    """So the broker holds at most one fetch's answer for a client that does not read."""
     connection = new_connection()
     feed(connection, fetch_frame())
     fetch = taken_by(connection)
     assert fetch.api_key == ApiKey.FETCH
-    # Else the server would not notice that the client hangs up.
+    # Otherwise the server would not notice that the client hangs up.
     assert connection.wants_reading()
     feed(connection, fetch_frame(), metadata_frame())
     assert connection.next_request() is None
@@ -119,7 +120,7 @@ def test_a_request_behind_acks_0_begins_when_the_records_are_durable() -> None:
     feed(connection, produce_frame(1), produce_frame(2), fetch_frame(3), fetch_frame(4))
     first, second = taken_by(connection), taken_by(connection)
     connection.answer(second, None)
-    # What the other one does is not appended yet.
+    # The other connection's records are not appended yet.
     assert not connection.must_settle()
     connection.answer(first, None)
     assert connection.next_request() is None
@@ -182,7 +183,8 @@ def test_an_api_versions_request_of_any_version_gets_an_answer() -> None:
 
 
 def test_bytes_too_many_are_ignored() -> None:
-    """What librdkafka 2.16 sends for all topics: the list's null is written as four bytes."""
+    """librdkafka 2.16 sends such a request for all topics: it writes the list's null as four
+    bytes."""
     connection = new_connection()
     feed(
         connection,

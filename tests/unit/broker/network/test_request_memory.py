@@ -57,7 +57,7 @@ def test_answers_that_are_not_taken_count_and_hold_up_their_connection() -> None
     connection = new_connection(answers=answers)
     feed(connection, *[produce_frame()] * 4)
     first, second = taken_by(connection), taken_by(connection)
-    # It waits for the one before it.
+    # The answer waits for the one before it.
     assert connection.answer(second, [bytes(600)]) == []
     assert answers.bytes_held == 600
     assert connection.waits
@@ -111,7 +111,7 @@ def test_a_reserved_request_counts_whole_and_always_continues() -> None:
     assert not memory.reserve("b", 50, 10)
     memory.completed()
     assert memory.bytes_held == 100
-    # Only what is begun can become complete and be answered: so one may always go on.
+    # Only a begun request can become complete and be answered, so one reader may always go on.
     assert memory.next_reader() == "b"
     assert memory.reserve("b", 50, 10)
     assert not memory.reserve("idle", 0, 0)
@@ -132,7 +132,7 @@ def test_small_requests_do_not_wait_for_large_ones_nor_these_for_very_large_ones
     assert not memory.reserve("large 4", 5 * MIB, 0)
     assert memory.reserve("small", LARGE_BYTES, 0)
     assert memory.reserve("idle", 0, 0)
-    # A large one that goes makes room for a large one, not for a very large one.
+    # A large request that ends makes room for a large one, but not for a very large one.
     memory.completed()
     memory.answered(5 * MIB)
     assert memory.next_reader() == "large 4"
@@ -166,8 +166,8 @@ MEMORY_BYTES = 40
 
 
 class MemoryMachine(RuleBasedStateMachine):
-    """Clients send requests piece by piece; a connection asks before it reads. None may stay
-    blocked for ever, and the held memory stays bounded."""
+    """Clients send requests piece by piece, and a connection asks for memory before it reads. No
+    connection may stay blocked for ever, and the held memory stays bounded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @invariant()
     def somebody_can_always_give_memory_back(self) -> None:
-        """Also if every idle client stays silent."""
+        """A client can always give memory back, even if every idle client stays silent."""
         assert self.serving or any(self.reserved.values()) or all(self.reading.values())
 
 

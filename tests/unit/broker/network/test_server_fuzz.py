@@ -78,7 +78,7 @@ def frames(chance: random.Random) -> list[bytes]:
 
 
 def damaged(chance: random.Random) -> bytes:
-    """One connection's worth of bytes."""
+    """Damaged bytes for one connection."""
     data = bytearray(b"".join(chance.choices(frames(chance), k=chance.randint(1, 6))))
     match chance.randrange(6):
         case 0:
@@ -156,7 +156,8 @@ def test_announced_requests_that_do_not_come_cost_no_memory() -> None:
 
 
 def test_parts_of_large_requests_from_many_clients_stay_within_their_share() -> None:
-    """One of them may go on; an honest client that asks little is served beside."""
+    """One of the large requests may go on. An honest client with small requests is served
+    meanwhile."""
 
     async def story() -> None:
         async with serving(
@@ -170,14 +171,16 @@ def test_parts_of_large_requests_from_many_clients_stay_within_their_share() -> 
             for _ in range(3):
                 answer = await honest.ask(DescribeClusterRequest(), DescribeClusterResponse, 0)
                 assert answer.cluster_id == "c"
-            # One that is admitted, and of seven what a first read delivers.
+            # One large request is admitted whole. The server holds the first read of the seven
+            # others.
             assert held_bytes(broker) < 3 * MEGABYTE + 8 * FIRST_READ_BYTES
 
     run(story())
 
 
 def test_a_request_that_goes_on_too_slowly_is_closed() -> None:
-    """Whether or not others wait for memory; an idle connection and a fetch are not."""
+    """The server closes the connection even if no other client waits for memory. Idle connections
+    and waiting fetches stay open."""
 
     async def story() -> None:
         settings = {"request_receive_grace_ms": 50}
@@ -227,7 +230,7 @@ def test_slow_requests_give_way_where_others_wait_for_memory(
             await holding(broker, 5000)
             honest = await broker.connect()
             answer = await honest.ask(DescribeClusterRequest(), DescribeClusterResponse, 0)
-            # What it asks next waits for memory.
+            # The client's next request waits for memory.
             answer = await honest.ask(DescribeClusterRequest(), DescribeClusterResponse, 0)
             assert answer.cluster_id == "c"
             assert await slow.closed()

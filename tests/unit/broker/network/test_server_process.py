@@ -41,7 +41,7 @@ def read(url: str) -> str:
 
 
 def values(http: str) -> dict[tuple[str, str], float]:
-    """The metrics by name and operation or API, if they have one."""
+    """The metrics by name, and by operation or API if the metric has one."""
     return {
         (sample.name, sample.labels.get("operation", sample.labels.get("api", ""))): sample.value
         for family in text_string_to_metric_families(read(f"http://{http}/metrics"))
@@ -140,7 +140,7 @@ def test_sigterm_ends_it_cleanly_and_a_successor_serves_the_same(folder: Path) -
         assert second.cluster == cluster
         assert consume(second.kafka, "kept", 2) == [b"a", b"b"]
         assert produce(second.kafka, "kept", [b"c"], acks="all") == [2]
-    # It had fenced itself, so no broker had to wait for its lease.
+    # The first broker had fenced itself, so the second did not wait for its lease.
     assert "waiting until its lease" not in (folder / "second.log").read_text()
 
 

@@ -84,7 +84,7 @@ def test_a_producer_over_its_quota_is_answered_at_once_and_waits_with_its_next_r
             assert told.throttle_time_ms == pytest.approx(400, abs=100)
             assert broker.quotas.metrics.connections == 1
             await asyncio.gather(beats(client), beats(other))
-            # The other connection is not concerned, whatever its client shares.
+            # The other connection is not throttled, although both have the same client id.
             assert starts.at[-2] < starts.at[-1]
             assert starts.at[-1] - starts.at[2] >= told.throttle_time_ms / 1000 - 0.01
             assert answered < starts.at[-1]

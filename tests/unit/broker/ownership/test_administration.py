@@ -48,7 +48,7 @@ from tidelog.storage.stores.memory import MemoryStore
 
 
 class HeldStore(MemoryStore):
-    """A store whose WAL slots cannot be read, or metadata log be written, while they are held."""
+    """A store that can hold back reads of WAL slots and writes of the metadata log."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())
@@ -70,7 +70,7 @@ class HeldStore(MemoryStore):
 
 
 def world(store: MemoryStore | None = None) -> World:
-    """No broker balances by itself: what moves was asked for."""
+    """No broker balances by itself, so only requested moves happen."""
     return World(store or MemoryStore(SystemClock()), wal_linger_ms=0)
 
 
@@ -137,7 +137,7 @@ def test_a_preferred_election_moves_partitions_beyond_a_brokers_share() -> None:
         async with here.broker(1) as first, here.broker(2) as second, here.broker(3) as third:
             topic_id = await shared_topic(first, *[first] * 5, second)
             await first.produce(batch(b"x"), 0)
-            # Only the surplus of those that are asked for moves, whichever broker is asked.
+            # Only the leader's surplus moves. Any broker may be asked.
             needless = ErrorCode.ELECTION_NOT_NEEDED
             assert await elect(third, 0, 5) == {0: ErrorCode.NONE, 5: needless}
             assert owners(await third.broker.membership.metadata.refresh())[0] == 3
@@ -173,7 +173,8 @@ def test_an_election_empties_a_draining_broker_and_begins_nothing_after_its_time
 
 
 def test_moves_are_listed_while_they_are_under_way() -> None:
-    """By any broker: the giver's while it gives, the receiver's until it serves the partition."""
+    """Any broker lists the moves: the giver's part while it gives, the receiver's until it serves
+    the partition."""
     store = HeldStore()
     here = world(store)
 

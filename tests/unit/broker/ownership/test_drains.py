@@ -33,7 +33,7 @@ from tidelog.storage.stores.memory import MemoryStore
 
 
 def world(**settings: object) -> World:
-    """No broker balances by itself: what moves was asked for."""
+    """No broker balances by itself, so only requested moves happen."""
     return World(
         MemoryStore(SystemClock()), wal_linger_ms=0, broker_heartbeat_interval_ms=50, **settings
     )
@@ -90,7 +90,7 @@ def test_a_drained_broker_gives_all_away_and_runs_on_until_the_drain_is_undone()
                 for number in owned:
                     assert await values(owner, number) == [b"%d" % number]
             assert not second.run.done()
-            # It gets no new ones.
+            # The drained broker gets no new partitions.
             code, why = await reassign(first, 0, 2)
             assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
             assert "`tidelog cluster drain 2 --undo`" in str(why)
@@ -190,7 +190,8 @@ def test_wrong_drains_are_refused_and_repeated_ones_are_not() -> None:
 
 
 def test_a_drain_gives_intact_partitions_beside_many_damaged_ones() -> None:
-    """More of them than one plan has moves: they do not take the places of the others."""
+    """There are more damaged partitions than a plan has moves. They do not take the places of
+    intact ones."""
     here = world()
 
     async def story() -> None:

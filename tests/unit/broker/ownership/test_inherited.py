@@ -1,4 +1,4 @@
-"""A start reads what one process has written, however many died before it."""
+"""A start reads the WAL of one dead process, even if many died before it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_an_owner_that_wrote_nothing_costs_its_successors_nothing(
             store.taken()
         async with here.broker() as one:
             read = {key.split("/")[1] for key in store.taken()}
-            # The one that has just died is sealed; of those before it nothing is asked.
+            # The start seals the last dead process, and reads nothing of the ones before.
             assert read <= {first, died}
             assert await values(one, 0) == [b"a"]
 
@@ -99,7 +99,7 @@ def test_an_owner_that_wrote_nothing_costs_its_successors_nothing(
 def test_many_partitions_are_opened_in_groups_those_with_most_tenures_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A process that opens a few before it dies shortens what the next ones have to go through."""
+    """If the process dies after a few partitions, the next process has less to read."""
     monkeypatch.setattr(inherited, "PARTITIONS_AT_ONCE_MAX", 3)
     monkeypatch.setattr(inherited, "PAUSE_SECONDS", 3600.0)
     store = ReadWals()
@@ -116,7 +116,7 @@ def test_many_partitions_are_opened_in_groups_those_with_most_tenures_first(
                 await broker.writes.wal.flush()
                 opened = [str(each) for each in broker.writes.partitions if each.opened]
                 assert 0 < len(opened) <= 3
-        # None of it is in a checkpoint: the metadata log names all tenures of all partitions.
+        # No checkpoint has these tenures: the metadata log names all tenures of all partitions.
         tenures = broker.membership.metadata.state.tenures(TopicPartition(topic_id, 0))
         assert len(tenures) == 15
         lives = {key.split("/")[1] for key in await objects(store, "wal/")}

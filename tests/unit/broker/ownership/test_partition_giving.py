@@ -1,4 +1,4 @@
-"""The remains of a gift whose caller was cancelled."""
+"""The state that a partition's gift leaves when its caller was cancelled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidelog.identifiers import Epoch, TopicPartition
 
 
 class AbandonedLog:
-    """A metadata log whose append ends with the incarnation, when it `may_end`."""
+    """A metadata log whose append ends with the incarnation if `may_end` is set."""
 
     def __init__(self) -> None:
         self.has_begun = asyncio.Event()

@@ -1,4 +1,5 @@
-"""Several brokers on one bucket: each serves its partitions, and takes over those of the dead."""
+"""Several brokers on one bucket: each serves its partitions, and takes over those of dead
+brokers."""
 
 from __future__ import annotations
 
@@ -220,7 +221,7 @@ def test_a_broker_that_does_not_know_a_topic_yet_learns_of_it_when_it_is_asked()
 
 
 def test_a_partition_is_given_away_and_comes_back() -> None:
-    """The receiver goes on behind the giver's records; so does the giver when it gets it back."""
+    """The receiver continues the giver's log. So does the giver when it gets the partition back."""
     here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""Brokers that meet what they cannot read, or whose clocks are wrong, on a bucket of several."""
+"""Several brokers on one bucket meet unreadable objects or have wrong clocks."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ def test_a_coordinator_moves_to_its_clients_and_takes_no_fair_share_from_anyone(
             owners = (mine, epoch_of(second), mine)
             record = TopicCreated(topic_id, GROUP_TOPIC, owners, internal=True)
             await metadata.append(mine, lambda _: (record,))
-            # One coordinator is used from here, the other one from the other zone.
+            # Clients use one coordinator from this zone, and the other coordinator from the other
+            # zone.
             for _ in range(2 * round(USES_MIN)):
                 await beat(first, group_of[0], "app,zone=a")
                 await beat(first, group_of[2], "app,zone=b")

@@ -62,7 +62,8 @@ async def divided(
     groups: int = 1,
     brokers: int = 2,
 ) -> AsyncIterator[list[OneBroker]]:
-    """Brokers 0, 1 and so on: who coordinates transactions and groups, who leads the partitions."""
+    """Brokers with ids from 0: which of them coordinate transactions and groups, and which lead the
+    partitions."""
     async with AsyncExitStack() as stack:
         running = [
             await stack.enter_async_context(world.broker(number)) for number in range(brokers)
@@ -129,7 +130,7 @@ class RoutedClient(TransactionalClient):
 
 
 class Wire:
-    """One broker's requests to others: the wire can be cut, and answers can be lost."""
+    """One broker's requests to other brokers. A test can cut the wire and lose answers."""
 
     def __init__(self, one: OneBroker) -> None:
         self._connections: Any = one.broker.coordination.admissions._peers._connections

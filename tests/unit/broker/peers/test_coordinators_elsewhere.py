@@ -1,5 +1,5 @@
-"""Requests for a coordinator of another broker are refused with a code that makes clients search
-for it."""
+"""A broker refuses requests for another broker's coordinator with a code that makes clients search
+for the coordinator."""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ def test_an_addition_that_is_lost_with_its_broker_has_admitted_nothing() -> None
             store.open()
             await take_over(leader, dead, {0: epoch_of(leader)})
             transactions = leader.broker.coordination.coordinators.transactions
-            # The request is admitted by the successor, or refused so that the producer repeats it.
+            # The successor admits the request, or refuses it with a code that makes the producer
+            # repeat it.
             code = await sent
             assert code in (OK, ErrorCode.NOT_ENOUGH_REPLICAS)
             producer.broker = producer.coordinator = leader

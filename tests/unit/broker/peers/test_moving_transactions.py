@@ -32,7 +32,7 @@ Committed = dict[int, list[bytes]]
 
 
 async def owner_of(brokers: Sequence[OneBroker], place: TopicPartition) -> OneBroker:
-    """The broker that leads the partition, and serves it."""
+    """The broker that leads and serves the partition."""
     await refreshed(*brokers)
     tenure = brokers[0].broker.membership.state().leader(place)
     assert tenure is not None
@@ -160,7 +160,8 @@ def test_transactions_go_on_while_everything_moves(seed: int, loses_hints: bool)
 
 @pytest.mark.parametrize("transactions", [3, 7, 12])
 def test_transactions_go_on_when_a_broker_dies(transactions: int) -> None:
-    """It leads a part of each kind; the two others take over."""
+    """The dead broker leads a transaction coordinator, a group coordinator and partitions. The two
+    other brokers take them over."""
 
     async def story() -> None:
         world = new_world(broker_heartbeat_interval_ms=500)

@@ -1,4 +1,4 @@
-"""Brokers ask each other over a network that loses answers, whose brokers die and come back."""
+"""Brokers send requests to each other. The network loses answers, and brokers die and come back."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ def test_a_broker_without_an_answer_is_asked_again_over_a_new_connection(how: st
 
 
 def test_a_broker_that_is_away_holds_up_all_that_wait_for_it_once() -> None:
-    """They share the attempt to connect. If each made its own, the last would wait for all."""
+    """All requests share one attempt to connect. With an attempt each, the last request would wait
+    for all of them."""
 
     async def story(world: World) -> None:
         cluster = Cluster(world)

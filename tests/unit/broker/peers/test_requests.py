@@ -1,5 +1,5 @@
-"""Requests to other brokers: what shares one, what is lost, how long a failed broker is left
-alone."""
+"""Requests to other brokers: which items share a request, which are lost, and how long a failed
+broker gets no requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE, OTHER = Epoch(5), Epoch(6)
 class Network:
     """The connections, the form, the clock and chance in one.
 
-    A request is the list of its items, and its response the same list: each item is its own reply.
+    A request is the list of its items. The response is the same list: each item is its own reply.
     """
 
     purpose = "tests"
@@ -157,7 +157,7 @@ def test_an_item_without_a_reply_fails_and_its_effect_is_unknown() -> None:
 
 
 def test_a_broker_that_fails_is_left_alone_for_longer_and_longer() -> None:
-    """Until it answers. What comes meanwhile waits and shares a request."""
+    """The pauses grow until the broker answers. New items wait meanwhile, and share one request."""
 
     async def story(requests: PeerRequests[int, int], network: Network) -> None:
         for number in range(8):

@@ -150,7 +150,8 @@ def test_lost_requests_and_answers_are_repeated_and_change_nothing(version: int,
 def test_a_coordinator_that_dies_before_the_completion_has_a_successor_that_sends_all_markers(
     version: int, lost: str
 ) -> None:
-    """The decision was answered. The successor is the leader's broker, or a third one."""
+    """The client has the decision's answer. The successor is on the leader's broker or on a third
+    one."""
 
     async def story(successor: int) -> None:
         world = new_world()
@@ -223,7 +224,7 @@ def test_requests_that_arrive_again_in_the_next_transaction_change_nothing(versi
 
 @both_versions
 def test_a_leader_that_dies_has_a_successor_that_gets_the_marker(version: int) -> None:
-    """Here the coordinator's own broker: the retry finds it."""
+    """Here the successor is the coordinator's own broker: the retry finds it."""
 
     async def story() -> None:
         world = new_world()
@@ -277,9 +278,10 @@ def test_a_deleted_topic_keeps_no_transaction_from_its_end(version: int) -> None
 def test_a_topic_that_was_created_again_gets_no_end_of_another_transaction(
     version: int, is_late: bool
 ) -> None:
-    """Between the decision and its marker. Another producer's transaction is open there.
+    """This happens between the decision and its marker. Another producer's transaction is open in
+    the new topic.
 
-    A late marker names the old topic; one that was lost is sent again by the newest view.
+    A late marker names the old topic. A lost marker is sent again by the newest view.
     """
 
     async def story() -> None:

@@ -23,7 +23,7 @@ HOST, OTHER = "10.0.0.1", "10.0.0.2"
 
 
 def rates(**by_host: float) -> ConnectionRates:
-    """Quotas of HOST (`host`) and of all others (`default`)."""
+    """Quotas of HOST (`host`) and of all other addresses (`default`)."""
     settings = BrokerSettings.of()
     found = ConnectionRates(lambda: settings)
     names = {"host": HOST, "default": DEFAULT_NAME}
@@ -58,7 +58,7 @@ def test_the_default_is_of_each_address_without_a_quota_of_its_own() -> None:
     assert opened(found, HOST, 100, 0.0) == 20
     assert opened(found, OTHER, 100, 0.0) == 10
     assert opened(found, "10.0.0.3", 100, 0.0) == 10
-    # One address, however it is written.
+    # Both spellings are the same address.
     assert opened(found, "::ffff:10.0.0.1", 100, 0.0) == 0
 
 
@@ -100,7 +100,7 @@ def test_a_server_closes_connections_over_the_rate_at_once() -> None:
 
 
 def accept_rates(inter_broker: str | None = None, **by_name: int) -> AcceptRates:
-    """Rates by name: that of the broker (`broker`), those of listeners."""
+    """Rates by name: `broker` is the whole broker's, the others are listeners' rates."""
     given = {
         "max.connection.creation.rate"
         if name == "broker"

@@ -1,11 +1,11 @@
 """Quotas hold within 5 % of their value: clients that obey their throttle times, in virtual time.
 
-A client asks, waits for as long as it was told, and asks again. The first window is filled at
-once, as in Kafka: so a rate is measured behind it.
+A client asks, waits for as long as it was told, and asks again. The first window is filled at once,
+as in Kafka: so a rate is measured behind it.
 
-As in Kafka, the request that exceeds a quota is served, and its client waits afterwards. So clients
-that share a quota exceed it by up to one request each in a window. They stay within 5 % if that is
-little beside what the quota allows in a window.
+As in Kafka, the request that exceeds a quota is served, and its client waits afterwards. Clients
+that share a quota can exceed it by one request each in a window. They stay within 5 % if these
+requests are small beside the quota of a window.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WINDOW_SECONDS = 11
 MEASURED_SECONDS = 200
 
 Step = Callable[[QuotaClient, random.Random, float], tuple[float, float]]
-"""One request at a time: the use that took place, and the seconds until the next request."""
+"""Makes one request. Returns the cost, and the seconds until the next request."""
 
 
 def rate_of(quotas: ClientQuotas, step: Step, clients: int, seed: int) -> float:

@@ -57,7 +57,7 @@ async def fetched(one: OneBroker, request: FetchRequest) -> FetchResponse:
 
 
 async def set_quotas(one: OneBroker, entity: QuotaEntity, quotas: Mapping[str, float]) -> None:
-    """As AlterClientQuotas at any broker of the cluster does."""
+    """Set quotas as AlterClientQuotas does at any broker of the cluster."""
     metadata = one.broker.membership.metadata
     record = QuotasChanged(entity, quotas)
     await metadata.append(one.broker.membership.incarnation.epoch, lambda _: (record,))

@@ -28,7 +28,7 @@ def run(story: Coroutine[None, None, None]) -> None:
 
 
 def batch(base: int, count: int = 10, size: int = 20, **options: object) -> bytearray:
-    """Records whose values tell their offsets, dated by them."""
+    """Records whose values and timestamps are their offsets."""
     records = [
         NewRecord((b"%d " % offset * size)[:size], b"k%d" % offset, (), STAMP + offset)
         for offset in range(base, base + count)
@@ -45,7 +45,8 @@ def offsets(records: Sequence[Record]) -> list[int]:
 
 
 class SlowStore:
-    """Another store whose ranges wait for `open`, are counted, and fail while it `is_broken`."""
+    """A store around another one. Its ranges wait for `open`, are counted, and fail while
+    `is_broken`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -84,7 +85,7 @@ async def slow_log(count: int, size: int, **options: int) -> tuple[ColdLog, Slow
 
 
 async def merged(cold: ColdLog, segments: Sequence[Segment | None], next_offset: int) -> Segment:
-    """One segment in the place of some, whose objects are then deleted."""
+    """One segment in the place of several, whose objects are then deleted."""
     old = [segment for segment in segments if segment is not None]
     base = old[0].name.base_offset
     chosen = [data for data in cold.batches if base <= int.from_bytes(data[:8], "big")]

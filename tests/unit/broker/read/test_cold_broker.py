@@ -28,7 +28,7 @@ async def roll(one: OneBroker, topic_id: UUID, partition: int = 0) -> str:
     """Move all that a partition's WAL holds into a segment; its key."""
     place = TopicPartition(topic_id, partition)
     log = one.broker.writes.partitions.find(place).log
-    # What a broker was killed behind, its successor's images may not know.
+    # A broker that was killed after the roll leaves images that do not know the new segment.
     log.advance_table(
         (await one.broker.topic_tables.tables.open(topic_id)).partition(partition).next_offset
     )

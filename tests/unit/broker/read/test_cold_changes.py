@@ -89,7 +89,7 @@ def test_a_table_that_others_have_rolled_on_is_read_again() -> None:
         segment = await other.put_segment(b"".join(other.batches[3:7]), 30, 70)
         assert segment is not None
         await other.commit(70, segment)
-        # As its own log has it: from an image that another broker wrote.
+        # A log that was opened from another broker's image knows this segment.
         cold.log.advance_table(70)
         assert offsets(await cold.consume()) == list(range(100))
 
@@ -175,7 +175,7 @@ async def damaged(store: MemoryStore, key: str, how: str) -> None:
             for how in ("missing", "truncated", "longer", "altered data")
             for known in (False, True)
         ),
-        # Where the footer is known it is not read again.
+        # A reader that knows the footer does not read it again.
         ("altered footer", False),
     ],
 )
@@ -194,10 +194,11 @@ def test_a_damaged_segment_fails_its_own_records_and_is_named(
         await damaged(cold.memory, key, how)
         await refused(cold, 30)
         assert any(getattr(each, "key", None) == key for each in caplog.records)
-        # What lies before and behind it goes on, and a fetch that runs into it ends before it.
+        # Segments before and behind it are served. A fetch that reaches the damaged segment ends
+        # before it.
         assert offsets(received(await cold.fetch(0), 0)[0]) == list(range(30))
         assert offsets(await cold.consume(60)) == list(range(60, 100))
-        # Nothing wrong is kept: what is right again is served.
+        # The reader keeps no damaged bytes: it serves a repaired object.
         await cold.memory.put(key, whole)
         assert offsets(await cold.consume()) == list(range(100))
 

@@ -1,4 +1,4 @@
-"""Fetches of what lies in segments: which records come, in which batches."""
+"""Fetches of records in segments: which records are returned, and in which batches."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_time_costs_two_reads_and_the_second_time_one() -> None:
         assert cold.requests - before == 2
         assert await at(cold, STAMP + 251) == (STAMP + 251, 251)
         assert cold.requests - before == 3
-        # What statistics rule out costs nothing.
+        # Segments whose statistics exclude the time are not read.
         assert await at(cold, STAMP + 1000) is None
         assert cold.requests - before == 3
 

@@ -60,7 +60,7 @@ def test_the_partitions_in_a_lost_slot_answer_an_error_and_all_others_go_on(from
                 assert await values(one, 1) == [b"other"]
                 assert (await one.produce(batch(b"goes on"), 1)).base_offset == 1
             else:
-                # No slot behind it tells whose records were in it.
+                # No slot follows the lost one, so nothing names the partitions of its records.
                 assert (await one.fetch(0, 1)).error_code == STORAGE
         found = await checked(here.store)
         assert lost in {fault.key for fault in found.faults if fault.kind is FaultKind.MISSING}
@@ -69,7 +69,7 @@ def test_the_partitions_in_a_lost_slot_answer_an_error_and_all_others_go_on(from
 
 
 def test_a_lost_slot_stays_lost_for_every_later_reader() -> None:
-    """The end that the metadata log names is final, and so is what is lost below it."""
+    """The end that the metadata log names is final, and so is the loss of slots below it."""
     here = world()
 
     async def story() -> None:
@@ -155,7 +155,7 @@ def test_the_last_slot_is_lost_unseen_if_no_lease_was_written_since() -> None:
 
 
 def test_a_put_that_hangs_while_later_ones_finish_stays_an_ordinary_end() -> None:
-    """Nothing of it, nor of what is behind it, was acknowledged."""
+    """The broker acknowledged neither that slot nor any slot behind it."""
     here = world()
 
     async def story() -> None:

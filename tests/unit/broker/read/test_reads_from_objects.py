@@ -207,7 +207,7 @@ def test_a_wrong_batch_in_a_shared_range_harms_only_its_partition() -> None:
         (fault,) = (await log.reader.load([log.extents[1][1]])).values()
         assert isinstance(fault, CorruptObject)
         assert slot_of(fault.key) == 1
-        # Each time it is read by itself; the others are served from what was read.
+        # Each fetch reads the damaged batch alone. The other batches come from the first read.
         before = len(log.store.ranges)
         reads = await log.fetch(dict.fromkeys(range(3), 1))
         assert [read.code != 0 for read in reads] == [False, True, False]

@@ -55,8 +55,8 @@ class InterruptedPlace(InlineOffload):
 def deleted_meanwhile(
     here: World, interrupted: InterruptedStore | InterruptedPlace, log_start: int, left: list[int]
 ) -> None:
-    """Twelve records are rolled, of which those below `log_start` are deleted meanwhile: `left` are
-    in the table then."""
+    """While twelve records are rolled, those below `log_start` are deleted. The table then has the
+    records of `left`."""
 
     async def story() -> None:
         async with here.broker() as one:
@@ -81,7 +81,7 @@ def deleted_meanwhile(
 def test_records_that_are_deleted_while_they_are_rolled_do_not_stop_the_roll(
     monkeypatch: pytest.MonkeyPatch, log_start: int, left: list[int]
 ) -> None:
-    """Records taken up before lie below the log start: no reader is shown them."""
+    """Records rolled before the deletion lie below the log start, so no reader sees them."""
     bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
     monkeypatch.setattr("tidelog.broker.clean.table_path.SegmentBounds", lambda: bounds)
     store = InterruptedStore(SystemClock())
@@ -100,7 +100,7 @@ def test_records_that_are_deleted_while_a_roll_is_begun_do_not_stop_it(
 def test_batches_that_are_merged_while_they_are_rolled_are_taken_up_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The extent in which the roll goes on begins below what it has taken up then."""
+    """The merged extent begins below the offset up to which the roll has read."""
     bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
     monkeypatch.setattr("tidelog.broker.clean.table_path.SegmentBounds", lambda: bounds)
     store = InterruptedStore(SystemClock())

@@ -95,7 +95,7 @@ def test_due_partitions_roll_with_pauses_and_awaited_ones_at_once() -> None:
             await due(one, "flights")
             await pausing(one)
             taken = metrics.wal_bytes
-            # Others go on meanwhile.
+            # Other partitions go on meanwhile.
             await one.create_topic("other")
             await due(one, "other")
             assert metrics.wal_bytes == taken
@@ -145,7 +145,7 @@ def test_a_flush_that_fails_once_does_not_wait_behind_the_pauses_of_others(
 
 
 def segments_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two batches each."""
+    """Make each segment hold two batches."""
     bounds = SegmentBounds(raw_bytes_max=600, piece_bytes_max=400)
     monkeypatch.setattr("tidelog.broker.clean.table_path.SegmentBounds", lambda: bounds)
 
@@ -154,7 +154,7 @@ def segments_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_partition_overdue_in_a_pause_waits_for_the_present_segment_alone(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """Also where what is rolled is due still, and several times as much as it needs for that."""
+    """This holds even if the rolled partition stays due, with records for several segments."""
     segments_of_two(monkeypatch)
     here = world(**ENDLESS)
 
@@ -225,7 +225,8 @@ def test_only_awaited_partitions_of_a_topic_are_urgent() -> None:
 def test_behind_an_awaited_roll_there_are_pauses_again(
     monkeypatch: pytest.MonkeyPatch, records: int
 ) -> None:
-    """Also where that was more than a segment. Both come into the same round."""
+    """This holds even if the awaited roll took several segments. Both partitions come into one
+    round."""
     monkeypatch.setattr("tidelog.broker.roll.agenda.LOOK_SECONDS", 3600.0)
     segments_of_two(monkeypatch)
     here = world(**(ENDLESS | {"roll_bytes": 1 << 40}))
@@ -266,7 +267,7 @@ def test_gauges_go_on_in_a_pause() -> None:
 
 
 def test_a_pause_grows_shorter_as_more_comes_due() -> None:
-    """The partition grows while it is rolled, and others come to be due."""
+    """During the roll its partition grows, and other partitions become due."""
     here = world(**ENDLESS)
 
     async def story() -> None:
@@ -322,11 +323,12 @@ def test_a_roll_whose_topic_is_deleted_in_a_pause_ends_there() -> None:
     run(story)
 
 
-# What happens in a pause within a segment.
+# Changes in a pause within a segment.
 
 
 async def values(one: OneBroker, start: int) -> list[bytes | None]:
-    """The values that a consumer reads from an offset on. It skips records below, in a batch."""
+    """The values that a consumer reads from an offset on. It skips earlier records of the first
+    batch."""
     answer = await one.fetch(start)
     assert answer.error_code == ErrorCode.NONE
     found = decode_records(b"".join(answer.records))
@@ -386,7 +388,8 @@ def test_records_merged_in_a_pause_are_read_at_their_new_place() -> None:
 def test_records_committed_by_another_broker_in_a_pause_are_not_committed_again(
     is_known: bool,
 ) -> None:
-    """A reader of the table may find it in the pause. If none does, the commit finds it."""
+    """A read of the table may notice the other broker's commit in the pause. Otherwise the roll's
+    own commit notices it."""
     here = world(**ENDLESS)
 
     async def story() -> None:

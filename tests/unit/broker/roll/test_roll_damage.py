@@ -1,4 +1,5 @@
-"""Damage in the WAL or in a table stops the rolls of its own partition alone, and is named."""
+"""Damage in the WAL or in a table stops the rolls of its own partition alone. The error names the
+damaged object."""
 
 from __future__ import annotations
 

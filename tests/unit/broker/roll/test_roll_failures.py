@@ -86,7 +86,7 @@ def test_a_death_at_any_step_loses_and_doubles_nothing(
 
 
 def test_wal_objects_that_only_an_old_image_refers_to_are_not_missed() -> None:
-    """The successor's image is older than the table, and what it refers to is collected (F1)."""
+    """The successor's image is older than the table, and refers to collected objects (F1)."""
     here = world()
 
     async def story() -> None:
@@ -98,7 +98,7 @@ def test_wal_objects_that_only_an_old_image_refers_to_are_not_missed() -> None:
             await one.produce(batch(b"1"))
             keys = {extent.key for extent in hosted(one).log.extents}
             await flush(one)
-            # It dies before any checkpoint says so; the image is that of the opening.
+            # The broker dies before a checkpoint knows the roll. The image is that of the opening.
         first = min(keys)
         await here.store.delete(first)
         async with here.broker() as one:
@@ -113,7 +113,8 @@ def test_wal_objects_that_only_an_old_image_refers_to_are_not_missed() -> None:
 
 
 def test_a_segment_of_which_a_piece_is_missing_is_not_put(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table would give up the WAL's records for it: it is made anew."""
+    """Otherwise the broker would give up records of the WAL that the segment lacks. The roll makes
+    the segment again."""
     monkeypatch.setattr("tidelog.broker.roll.queue.PAUSE_SECONDS_FIRST", 0.01)
     here = world()
     finish, losses = SegmentRoll.finish, [1]
@@ -143,7 +144,8 @@ def test_a_segment_of_which_a_piece_is_missing_is_not_put(monkeypatch: pytest.Mo
 def test_a_process_that_dies_over_a_roll_is_replaced(
     at_piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed for its memory, say: the roll begins anew, in another one."""
+    """The process was killed for its memory, for example. The roll begins again in a new
+    process."""
     monkeypatch.setattr("tidelog.broker.roll.queue.PAUSE_SECONDS_FIRST", 0.01)
     bounds = segment_builder.SegmentBounds(piece_extents_max=1)
     monkeypatch.setattr("tidelog.broker.clean.table_path.SegmentBounds", lambda: bounds)
@@ -230,7 +232,7 @@ def test_a_roll_that_failed_holds_nothing_of_its_segment_while_it_waits(
 
 @pytest.mark.parametrize("dies", [True, False])
 def test_callers_that_wait_for_a_roll_are_told_when_the_broker_ends(dies: bool) -> None:
-    """No roll comes any more, neither for who waits by then nor for who comes later."""
+    """No roll comes after the end, so callers before and after the end get an error."""
     store = GatedStore(MemoryStore(SystemClock()))
     store.open()
     here = world(store)

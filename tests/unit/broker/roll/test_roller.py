@@ -121,8 +121,8 @@ def test_no_roll_starves_behind_repeated_requests(is_asked_for: bool) -> None:
 
 @pytest.mark.parametrize("partitions", [2, 5])
 def test_segments_that_grow_too_old_beside_others_do_not_stop_their_rolls(partitions: int) -> None:
-    """Each takes so long that those before it are too old to be committed with it. The youngest is
-    committed alone, so the rolls come to an end."""
+    """Each segment takes so long that the earlier ones become too old for a common commit. The
+    youngest is committed alone, so the rolls come to an end."""
     store = RestlessStore()
     here = world(store)
 
@@ -145,7 +145,7 @@ def test_segments_that_grow_too_old_beside_others_do_not_stop_their_rolls(partit
 
 
 def test_a_partition_due_by_age_stays_due_without_a_commit() -> None:
-    """Not only when it has waited for as long once more."""
+    """The partition is due at once, and not only after it has waited for its age once more."""
     store = RestlessStore()
     here = world(store, roll_age_ms=3_600_000)
 

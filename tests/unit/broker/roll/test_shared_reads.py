@@ -15,7 +15,7 @@ from tidelog.storage.stores.memory import MemoryStore
 
 
 class WatchedStore(MemoryStore):
-    """Knows what was read of the WAL; `refused` of those reads fail."""
+    """Records the reads of the WAL. The next `refused` of them fail."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())
@@ -32,7 +32,8 @@ class WatchedStore(MemoryStore):
 
 
 async def in_the_same_objects(one: OneBroker, partitions: int, rounds: int) -> tuple[UUID, int]:
-    """A topic each of whose partitions has a record in each of some objects; how many these are."""
+    """A topic with a record of each partition in each of several objects, and the number of
+    objects."""
     topic_id = await one.create_topic(partitions=partitions)
     for number in range(rounds):
         value = b"%d" % number

@@ -1,4 +1,4 @@
-"""Listeners by Kafka's rules: names, protocols, addresses, and what is refused."""
+"""Listeners by Kafka's rules: names, protocols, addresses and refusals."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_values_come_from_variables_and_files(tmp_path: Path) -> None:
     assert found["ssl.key.password"] == "hush=1"
     assert found["sasl.enabled.mechanisms"] == ("SCRAM-SHA-256", "PLAIN")
     assert found["num.partitions"] == 7
-    # What has been replaced is not searched again.
+    # References within a replaced value stay as they are.
     assert found[LOGIN] == "a ${env:FIRST}/${x}"
 
 

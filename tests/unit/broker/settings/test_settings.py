@@ -87,7 +87,7 @@ def test_defaults_that_others_rely_on(name: str, value: int) -> None:
 
 
 def test_a_setting_with_an_effect_is_read_somewhere_and_no_other_one_is() -> None:
-    """The documented effect of each setting is the true one."""
+    """The documented effect of each setting is its true effect."""
     code = "".join(
         path.read_text()
         for folder in ("broker", "wal", "coordinator", "storage", "tidelog")
@@ -301,7 +301,8 @@ def test_a_brokers_entry_says_whether_it_can_be_altered() -> None:
 
 
 def test_a_broker_starts_with_altered_settings_that_it_does_not_understand() -> None:
-    """They were accepted by another version; a refused start would lock all users out."""
+    """Another version accepted the settings. If the start were refused, all users would be locked
+    out."""
     broker = load().overridden({"future.setting": "1"}, {"message.max.bytes": "many"})
     assert broker.integer("message.max.bytes") == 1048588
     config = effective_topic_config({"future.setting": "1", "retention.ms": "x"}, broker)
@@ -346,7 +347,8 @@ def test_any_text_is_taken_or_refused_with_the_settings_name(name: str, text: st
     except InvalidConfiguration as error:
         refusal = str(error)
     else:
-        # What was taken is reported in a form that is taken again and means the same.
+        # The broker reports each accepted value in a form that it accepts again with the same
+        # meaning.
         again = format_value(settings[name])
         assert again is not None
         assert load(f"{name}={again}")[name] == settings[name]

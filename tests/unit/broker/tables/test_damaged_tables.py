@@ -1,5 +1,5 @@
-"""What of a table is truncated, altered or missing fails its own partitions: with a storage error,
-a count, and a line in the log that has the key. All others go on, their rolls too."""
+"""A truncated, altered or missing part of a table fails its own partitions: with a storage error, a
+count, and a line in the log that has the key. All other partitions go on, and so do their rolls."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ async def values(one: OneBroker, partition: int, topic: str = TOPIC, start: int 
 async def is_refused(
     one: OneBroker, partition: int, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By a fetch and a look-up by time: with the error, counted and named."""
+    """A fetch and a look-up by time are refused with a storage error, a count, and a log line with
+    the key."""
     metrics = one.broker.metrics
     for ask in ("fetch", "offsets"):
         before = metrics.storage_faults
@@ -109,7 +110,8 @@ def test_a_damaged_segment_fails_its_partition_and_others_go_on(
         whole = await damage(store, key, how)
         async with here.broker() as one:
             await is_refused(one, 0, key, caplog)
-            # The partition itself takes records, rolls them and serves what lies behind.
+            # The partition itself takes records, rolls them and serves the offsets behind the
+            # damage.
             await one.produce(batch(b"more"))
             await flush(one)
             assert await values(one, 0, start=1) == [*expected[1:], b"more"]
@@ -125,7 +127,8 @@ def test_a_damaged_segment_fails_its_partition_and_others_go_on(
 def test_a_damaged_version_fails_its_topics_table_and_others_go_on(
     version: int, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of which the newest that is missing shows only by what the log says of the table's end."""
+    """If the newest version is missing, the broker notices it only by the table's end in the
+    log."""
 
     async def story() -> None:
         store = MemoryStore(SystemClock())
@@ -141,7 +144,7 @@ def test_a_damaged_version_fails_its_topics_table_and_others_go_on(
         async with here.broker() as one:
             await is_refused(one, 1, key, caplog)
             for partition in range(2):
-                # What the WAL has is served, and takes records.
+                # Records in the WAL are served, and the partition takes new ones.
                 await one.produce(batch(b"more"), partition)
                 assert await values(one, partition, start=2) == [b"in the WAL", b"more"]
             # Its first partition is in the versions that are left.

@@ -1,4 +1,4 @@
-"""A broker's open tables: who opens them, what is told to whom, what keeps them short."""
+"""A broker's open tables: which calls open a table, the errors of callers, and cleaning."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_a_checkpoint_is_written_when_it_is_due_and_makes_older_entries_go_after
         await world.clock.sleep(GRACE_SECONDS)
         await grow(tables, CHECKPOINT_COMMITS)
         await world.clock.sleep(1)
-        # The next one tells that the first is old enough; what lies above that stays.
+        # The next pass learns that the first version is old enough, and keeps the later ones.
         assert (await world.keys())[:2] == [f"{newest}.checkpoint.parquet", f"{newest}.json"]
         assert len(await world.keys()) == CHECKPOINT_COMMITS + 4
         assert (await world.tables().open(TOPIC_ID)).segment_count == 2 * CHECKPOINT_COMMITS
@@ -313,7 +313,7 @@ def test_no_segment_is_committed_that_is_too_old_or_was_not_put_here() -> None:
         committed = await tables.commit(TOPIC_ID, (advance(0, 0, 10, young),))
         assert isinstance(committed, TableCommitted)
         await world.clock.sleep(GRACE_SECONDS)
-        # What adds no segment is never too old.
+        # A change that adds no segment is never too old.
         removal = PartitionChange(partition=0, removed=(young.name,))
         assert isinstance(await tables.commit(TOPIC_ID, (removal,)), TableCommitted)
 

@@ -15,7 +15,7 @@ LOST, BENT = MissingObject("wal/1", "it is missing"), CorruptObject("wal/2", "it
 
 
 class StandingClock(SystemClock):
-    """It stands until it is moved."""
+    """A clock that stands until a test moves it."""
 
     now = 1000.0
 

@@ -1,4 +1,4 @@
-"""Clients name their zones, and the broker counts what crosses them."""
+"""Clients name their zones, and the broker counts the bytes that cross zones."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_copy_has_records_acknowledged_before_and_opens_without_a_lease() -> N
             assert report.instant is not None
             assert report.instant.state.live_epochs.keys() == {1, 2}
             there = new_world(store)
-            # Both originals live, and one of their ids is free in the copy.
+            # Both original brokers run. One of their ids is free in the copy.
             async with there.broker(1) as copied:
                 await open_topic(copied, topics[-1][0], PARTITIONS)
                 for number in range(PARTITIONS):
@@ -163,7 +163,7 @@ async def check_copy(
                 producer = TransactionalProducer(
                     client, SystemClock(), SeededEntropy(name), name, settings
                 )
-                # It resolves the transaction that was open at the instant.
+                # The coordinator resolves the transaction that was open at the instant.
                 await producer.init_transactions()
         for number in range(PARTITIONS):
             end = copied.broker.writes.partitions.named(TOPIC, number).log.next_offset
@@ -315,7 +315,7 @@ class Dead(Exception):
 
 
 class DyingStore(MemoryStore):
-    """A store whose user dies after so many puts."""
+    """A store whose user dies after this many puts."""
 
     def __init__(self, puts: int) -> None:
         super().__init__(SystemClock())

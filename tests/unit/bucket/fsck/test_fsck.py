@@ -34,7 +34,8 @@ from tidelog.workers.offload import InlineOffload
 
 
 def test_the_wals_are_read_no_more_often_for_many_coordinators() -> None:
-    """Of which there are fifty a kind by default: one reading of the WALs each took minutes."""
+    """There are fifty coordinators of each kind by default, and one reading of the WALs for each
+    took minutes."""
 
     def wal_reads(coordinators: int) -> int:
         here = here_with(
@@ -54,7 +55,7 @@ def test_the_wals_are_read_no_more_often_for_many_coordinators() -> None:
 
         return run(story)
 
-    # What coordinators have written is read for each that has written something.
+    # fsck reads the logs of coordinators that have written something.
     assert wal_reads(20) <= wal_reads(1) + 2
 
 
@@ -168,7 +169,7 @@ async def may_be_missing(store: ObjectStore) -> set[str]:
 
 
 async def _is_made_again(store: ObjectStore, snapshot: str) -> bool:
-    """Whether what is left of snapshots and logs leads to the same states."""
+    """Whether the remaining snapshots and logs lead to the same states."""
     bucket = await opened(store)
     states = await transactions(bucket), await groups(bucket)
     whole = (await store.get(snapshot)).data

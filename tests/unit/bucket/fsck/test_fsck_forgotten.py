@@ -1,4 +1,5 @@
-"""fsck and the collectors on what the metadata log does not know, or not any more (rule C11)."""
+"""fsck and the collectors meet objects that the metadata log does not know yet or no longer (rule
+C11)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ Story = Callable[[World], Awaitable[None]]
 
 
 async def numbered(one: OneBroker, name: str) -> TopicId:
-    """A topic whose id tells its entry, as handlers create it."""
+    """A topic whose id contains its entry's number, as handlers create it."""
     ids: list[TopicId] = []
     epoch = one.broker.membership.incarnation.epoch
 
@@ -147,7 +148,8 @@ def test_data_of_a_topic_that_the_log_does_not_know_is_a_fault_and_kept() -> Non
 
 
 def test_a_topic_whose_entry_was_taken_by_another_is_unknown_and_not_forgotten() -> None:
-    """The log lost its end unseen, and went on: the number is there, and creates something else."""
+    """The log lost its end unnoticed, and went on. An entry of that number exists, but creates
+    something else."""
     here = world()
 
     async def story() -> None:
@@ -191,7 +193,7 @@ def test_a_topic_that_was_given_up_with_the_logs_end_is_no_fault() -> None:
 
 
 async def forgotten_incarnation(here: World) -> Incarnation:
-    """One of which the metadata log knows nothing any more."""
+    """An incarnation that the metadata log has forgotten."""
     async with here.broker(politely=False) as one:
         await numbered(one, "flights")
         dead = one.broker.membership.incarnation

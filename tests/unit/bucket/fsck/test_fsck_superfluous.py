@@ -1,4 +1,4 @@
-"""fsck tells what a broker should have deleted from what something still needs."""
+"""fsck tells objects that a broker should have deleted from objects that are still needed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_foreign_objects_are_named() -> None:
             await store.put(key, b"x")
         found = await checked(store)
         assert {fault.key for fault in found.faults} == strays
-        # An incarnation that the log does not know yet is none of its own.
+        # An incarnation that the log does not know yet counts as foreign.
         kinds = {fault.key: fault.kind for fault in found.faults}
         unknown = {key for key in strays if "9-999" in key}
         assert {kinds[key] for key in unknown} == {FaultKind.CONTRADICTION}
@@ -147,7 +147,7 @@ def test_merged_objects_that_nothing_names_any_more_are_judged_as_their_broker_d
             replaced = await marked(broker)
             assert 1 < len(replaced) < len(merged)
             assert await orphans() == replaced
-            # The newest one is in use no more either, but who knows whether it will be named?
+            # The newest merged object is not in use either, but an entry may yet name it.
             for partition in range(2):
                 await flush(broker, partition)
             await broker.produce(batch(b"a slot for another checkpoint"))
@@ -207,7 +207,7 @@ def test_segments_that_no_table_will_list_are_superfluous() -> None:
             ]
             other = key[:-40] + "f" * 32 + ".parquet"
             await here.store.put(other, (await here.store.get(key)).data)
-            # It may yet be committed: its writer may only be slow.
+            # The segment may yet be committed by a slow writer.
             found = await checked(here.store)
             assert found.faults == []
             assert found.counts["superfluous segments"] == 0

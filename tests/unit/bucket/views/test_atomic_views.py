@@ -94,7 +94,7 @@ async def commit_and_roll_one(
 async def commit_roll_and_forget(
     here: ObjectStore, broker: OneBroker, client: TransactionalClient
 ) -> None:
-    """Neither the log nor the WAL tells any more."""
+    """Commit and roll, until neither the log nor the WAL tells of the transaction."""
     assert await client.commit() is OK
     await roll_and_checkpoint(here, broker, "left")
     await roll_and_checkpoint(here, broker, "right")
@@ -217,7 +217,8 @@ def test_a_producer_id_that_was_given_up_before_the_snapshot_is_not_taken_for_a_
 
 
 def test_an_abort_without_a_transaction_does_not_undo_the_one_before() -> None:
-    # Of the second version a producer may abort what it never began; the ordinal stays (KIP-890).
+    # A producer of the second version may abort a transaction that it never began; the ordinal
+    # stays (KIP-890).
     here = world()
 
     async def story() -> None:

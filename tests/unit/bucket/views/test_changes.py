@@ -1,4 +1,4 @@
-"""Looking again and again: what is remembered, and how it is heard that something is new."""
+"""Looking for changes again and again: remembered state, and requests that notice news."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def remembering(store: WatchedStore, clock: ShiftedClock | None = None) -> Bucke
 
 
 class CountingStore(WatchedStore):
-    """Counts what it has brought."""
+    """Counts the gets of each key."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)
@@ -259,7 +259,7 @@ def test_wals_that_fill_more_than_a_page_are_listed_page_by_page(
         for owner, slots in zip(owners, (9, 2, 6), strict=True):
             await write(owner, slots)
         for _ in range(METADATA_TURN - 2):
-            # It passes over what it has seen; the pages that it has not are listed in turn.
+            # The look passes over listed pages, and lists the other pages in turn.
             last = await asked.found(())
         assert not last
         for owner in owners * 2:

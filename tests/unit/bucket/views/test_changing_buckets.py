@@ -1,4 +1,4 @@
-"""A bucket that changes while it is read: views read on, look anew, or name what is missing."""
+"""A bucket that changes while it is read: views read on, look again, or name the missing object."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidelog.workers.offload import InlineOffload
 
 
 class LateClock(SystemClock):
-    """As late as it is made."""
+    """A clock as late as its test sets it."""
 
     late_seconds = 0.0
 
@@ -99,7 +99,7 @@ def test_a_view_survives_any_roll_checkpoint_and_restart_between_two_of_its_requ
 
 
 def test_a_view_survives_the_deletion_of_slots_rolled_meanwhile() -> None:
-    # As if the grace had passed between two requests: what was listed is gone (F4).
+    # As if the grace had passed between two requests: listed objects are gone (F4).
     async def story(step: int) -> int:
         here = world()
         async with here.broker(politely=False) as broker:
