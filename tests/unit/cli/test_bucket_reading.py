@@ -105,7 +105,7 @@ def test_fsck_names_each_fault_and_exits_with_4(folder: Path, command: Command) 
     assert result.code == 4
     assert f"{key}: damaged: " in result.out
     assert "1 faults" in result.out
-    # The end of the object says nothing of it.
+    # The damage is not at the end of the object, which a shallow check reads.
     assert command("fsck", "--store", url, "--shallow").code == 0
     path.unlink()
     facts = json.loads(command("fsck", "--store", url, "--shallow", "--json").out)

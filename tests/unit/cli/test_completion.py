@@ -24,7 +24,7 @@ TYPED = [
     (["tidelog", "topics", "create", "--part"], "--partitions"),
     (["tidelog", "consume", "flights", "--format", "j"], "json"),
 ]
-"""Words, and what completes the last of them."""
+"""Typed words, and the completion of the last word."""
 ZSHRC = """
 autoload -Uz compinit
 compinit -u -d "$ZDOTDIR/dump"
@@ -34,7 +34,7 @@ zle -N show
 bindkey '^T' show
 print is set up
 """
-"""As the command's help says; and Ctrl-T prints the line that is edited."""
+"""The set-up of the command's help. Ctrl-T also prints the line that is edited."""
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -63,7 +63,7 @@ class Terminal:
         os.write(self._keys, keys.encode())
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """What the terminal shows next of this pattern."""
+        """The next text on the terminal that matches this pattern."""
         while (found := re.search(pattern, self._shown)) is None:
             readable, _, _ = select.select([self._keys], [], [], SECONDS_MAX)
             assert readable, f"{pattern} does not come behind\n{self._shown}"

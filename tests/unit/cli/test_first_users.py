@@ -85,7 +85,7 @@ def test_a_bad_credential_is_refused_without_repeating_it(text: str) -> None:
 def test_a_password_may_lie_in_a_variable_or_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that it is not in the list of processes."""
+    """So the password is not in the list of processes."""
     secrets = tmp_path / "secrets"
     secrets.write_text("admin=from, a file\n")
     monkeypatch.setenv("ALICES_PASSWORD", "from a variable")

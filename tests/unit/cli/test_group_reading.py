@@ -1,4 +1,4 @@
-"""`tidelog consume --group`: what is printed is committed, and nothing else."""
+"""`tidelog consume --group` commits the messages that it has printed, and no others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS_MAX = 60.0
 def test_each_reader_goes_on_where_the_one_before_has_stopped(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also in the middle of a batch, of which the rest is printed by the next."""
+    """The first reader stops in the middle of a batch, and the second prints the rest."""
     make_topic(command, "resumed", 10, monkeypatch)
     asked = ("consume", "resumed", "--group", "readers")
     assert command(*asked, "--max", "3").out == "0\n1\n2\n"
@@ -40,7 +40,7 @@ def test_a_new_group_begins_where_it_is_told(
     make_topic(command, "begun", 5, monkeypatch)
     asked = ("consume", "begun", "--group", "beginners", "--until-end")
     assert command(*asked, "--from", "3").out == "3\n4\n"
-    # Where the group has come to counts for more.
+    # The group's committed offset takes precedence over `--from`.
     assert command(*asked, "--from", "beginning").out == ""
 
 

@@ -1,5 +1,5 @@
-"""`tidelog transactions` as a user types it: output, exit codes, wrong input; and that an abort by
-hand ends what hangs and nothing else."""
+"""`tidelog transactions` as a user types it: output, exit codes, wrong input. An abort by hand ends
+the hanging transaction and no other."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_hanging_transaction_is_found_and_aborted_by_its_start_offset(
     assert one.out.startswith(
         f"lost partition 0  start offset 0  producer {lost.producer_ids[0]} epoch 0"
     )
-    # It has not gone on for as long as a transaction may.
+    # The transaction is younger than its timeout.
     assert facts(command("find-hanging", "--json")) == []
     assert use(lost, lambda client: stable(client, 0)) == 0
     place = ("--topic", "lost", "--partition", "0")

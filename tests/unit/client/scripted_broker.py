@@ -56,7 +56,7 @@ class ScriptedBroker:
             connection.transport.abort()
 
     def release(self) -> None:
-        """Send what was held back."""
+        """Send the answers that were held back."""
         self.holding = False
         for connection in self.connections:
             connection.flush()
@@ -120,7 +120,7 @@ class BrokerProtocol(asyncio.BufferedProtocol):
             self.flush()
 
     def flush(self) -> None:
-        """Send what is held back."""
+        """Send the bytes that are held back."""
         self.transport.writelines(self._held)
         self._held = []
 

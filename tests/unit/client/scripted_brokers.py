@@ -52,8 +52,8 @@ Script = dict[type, list[ErrorCode | None]]
 
 
 class Brokers:
-    """A cluster whose first broker coordinates; it has errors, or no answer, for the next requests
-    of a type as `script` says, and then none."""
+    """A cluster whose first broker coordinates. `script` lists, by type of request, the next errors
+    or missing answers; the requests after these succeed."""
 
     def __init__(self, cluster: ScriptedCluster) -> None:
         self.cluster = cluster

@@ -1,4 +1,4 @@
-"""Two scripted brokers that agree on who leads what, with a log of batches a partition."""
+"""Two scripted brokers that agree on the leaders, with one log of batches a partition."""
 
 from __future__ import annotations
 

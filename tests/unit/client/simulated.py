@@ -25,7 +25,7 @@ class World:
         self.client_network = self.network.of(self.process)
 
     async def broker(self, host: str, port: int = 0) -> ScriptedBroker:
-        """A broker on a host of its own."""
+        """A broker on a separate host."""
         process = SimulatedProcess(self.loop, f"broker on {host}", host)
         broker = ScriptedBroker()
         await broker.listen(self.network.of(process), host, port)
@@ -49,7 +49,7 @@ Story = Callable[[World], Coroutine[Any, Any, None]]
 
 
 def play(story: Story, seed: int = 1) -> None:
-    """Run a story to its end; whatever it left unhandled fails it."""
+    """Run a story to its end. An unhandled exception fails it."""
     with SimulatedLoop(seed) as loop:
         loop.run(story(World(loop, seed)), seconds_max=3600)
         assert loop.unhandled == []

@@ -38,7 +38,8 @@ class Log(NamedTuple):
         self.data.extend(batch)
 
     def shown(self, *aborted: tuple[int, int]) -> list[int]:
-        """Offsets that an application gets, given (producer, first offset) of what was aborted."""
+        """Offsets that an application gets, given the aborted transactions as (producer, first
+        offset)."""
         entries = [AbortedTransaction(producer_id=p, first_offset=first) for p, first in aborted]
         return [
             record.offset
@@ -52,7 +53,8 @@ def log() -> Log:
 
 
 def test_the_worked_example() -> None:
-    """Of 2 to 5 producer 11's transactional records go, others' stay."""
+    """From offset 2 to 5 the transactional records of producer 11 are dropped. Other records
+    stay."""
     found = log()
     found.record(1, OURS)
     found.record(2, OURS)

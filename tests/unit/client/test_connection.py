@@ -31,7 +31,7 @@ def _submit(connection: ClientConnection[str], *tokens: str) -> None:
 
 
 def _correlation_ids(buffers: list[Buffer]) -> list[int]:
-    """Of the requests in a stream."""
+    """The correlation ids of the requests in a stream."""
     stream = memoryview(b"".join(buffers))
     found = []
     while stream:

@@ -1,4 +1,4 @@
-"""A request that is safe to repeat waits for what passes, and for nothing else."""
+"""The client repeats safe requests after passing failures, and after no others."""
 
 from __future__ import annotations
 

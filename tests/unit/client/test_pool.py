@@ -1,4 +1,4 @@
-"""The client of a cluster: whom it asks, what it remembers, what it forgets."""
+"""The client of a cluster: which broker it asks, and when it remembers and forgets leaders."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_missing_leader_is_a_refusal_that_the_client_does_not_remember(
             with pytest.raises(RequestRefused, match=code.name) as caught:
                 await client.request_to_leader(topic, partition, MetadataRequest())
             assert caught.value.code == code
-            # It may have one by now, so nothing of the refusal is remembered.
+            # The partition may have a leader by now, so the client forgets the refusal.
             asked = cluster.seen(MetadataRequest)[0]
             with pytest.raises(RequestRefused):
                 await client.leader(topic, partition)

@@ -48,7 +48,8 @@ def test_nothing_is_committed_of_a_transaction_of_which_a_send_failed(
         assert producer.must_abort
         await producer.abort()
         assert brokers.ends() == [False]
-        # What of the failed batch is in the log is not known: sequences begin again.
+        # The client does not know which part of the failed batch is in the log, so sequences begin
+        # again.
         producer.begin()
         await producer.send("flights", 0, ONE)
         await producer.commit()

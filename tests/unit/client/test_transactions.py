@@ -1,4 +1,4 @@
-"""The transactional producer: which call is allowed when, and what it sends."""
+"""The transactional producer: the calls that each state allows, and the requests that it sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection through good and bad weather, in virtual time."""
+"""One connection over a network with faults, in virtual time."""
 
 from __future__ import annotations
 

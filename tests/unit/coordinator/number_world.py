@@ -111,7 +111,7 @@ CODEC = Codec(lambda record: (b"", str(record).encode()), decode)
 
 @dataclass
 class Log:
-    """A log whose slots become durable when the test says so."""
+    """A log whose slots become durable when a test says so."""
 
     stored: list[tuple[str, bytes | TidelogError]] = field(default_factory=list)
     appended: list[bytes | None] = field(default_factory=list)
@@ -240,7 +240,7 @@ async def settle() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the others run until this holds; `tell` bounds the time."""
+    """Let other tasks run until the condition holds. `tell` bounds the time."""
     for _ in range(10_000_000):
         if condition():
             return

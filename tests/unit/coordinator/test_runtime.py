@@ -25,7 +25,8 @@ def test_an_answer_waits_until_its_records_are_durable() -> None:
 
 
 def test_a_question_waits_until_earlier_records_are_durable() -> None:
-    """It sees a state that could still be lost, so it is not answered before that is safe."""
+    """The question reads state that could still be lost. Its answer waits until that state is
+    durable."""
 
     async def story(runtime: Runtime, log: Log) -> None:
         runtime.submit("+3")

@@ -67,7 +67,7 @@ def decoded(data: bytes, key: str = KEY) -> list[GroupRecord]:
 def rewritten(
     change: Callable[[pa.Table], pa.Table] = lambda table: table, **metadata: str
 ) -> bytes:
-    """The snapshot as another writer would have written it."""
+    """The snapshot as another writer could have written it."""
     file = pq.ParquetFile(pa.BufferReader(encoded()))
     fields = {name.decode(): value.decode() for name, value in file.metadata.metadata.items()}
     fields |= {name.replace("_", "."): value for name, value in metadata.items()}

@@ -1,4 +1,4 @@
-"""Snapshots of a coordinator's state: when they are written, of what, and what a start makes of
+"""Snapshots of a coordinator's state: when they are written, their contents, and how a start uses
 them."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tidelog.storage.stores.memory import MemoryStore
 
 
 def snapshot(total: int, next_offset: int) -> bytes:
-    """The state of a log whose numbers below the offset make this sum."""
+    """The state of a log whose numbers below the offset add up to `total`."""
     position = SnapshotPosition(next_offset, LeaderEpoch(1), 1_700_000_000_000)
     encoder = SnapshotEncoder(NumberTable(), ORIGIN, position, [total])
     while encoder.step():
@@ -55,7 +55,7 @@ def snapshot(total: int, next_offset: int) -> bytes:
 
 
 class Store(MemoryStore):
-    """A store in memory that can be told to fail, and to forget what it has listed."""
+    """A store in memory that can be told to fail, and to lose objects that it has listed."""
 
     def __init__(self, *snapshots: tuple[int, int]) -> None:
         super().__init__(SystemClock())
@@ -91,7 +91,7 @@ class Store(MemoryStore):
 
 
 class Hits:
-    """Notes the crash points, and what the store and the log had then."""
+    """Records the crash points, and the contents of the store and the log at each."""
 
     def __init__(self, store: Store, log: Log) -> None:
         self.store, self.log = store, log
@@ -238,7 +238,7 @@ def test_a_state_is_the_newest_snapshot_and_the_log_behind_it() -> None:
 
 
 def test_batches_that_the_snapshot_holds_are_passed_over() -> None:
-    """An object of the log holds batches on both sides of it."""
+    """An object of the log has batches both below and above the snapshot's end."""
 
     async def story(runtime: Runtime, log: Log) -> None:
         await until(lambda: runtime.state is not RuntimeState.LOADING)

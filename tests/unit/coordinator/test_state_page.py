@@ -1,4 +1,4 @@
-"""The page on state snapshots says what the code does."""
+"""The page on state snapshots agrees with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines, and what a queue of them must not do."""
+"""Deadlines come in order, and members that have gone leave no entries in the queue."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class ComposedCluster:
     environment: Mapping[str, str]
     """The variables of the services, for this cluster."""
     ports: Mapping[str, str]
-    """Of the file's ports, those of this cluster."""
+    """The ports of this cluster among the file's."""
 
     def moved(self, text: str) -> str:
         """A text of the file with this cluster's ports."""

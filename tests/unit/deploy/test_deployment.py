@@ -77,7 +77,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("without systemd-analyze")
-    # It looks for the program of ExecStart.
+    # systemd-analyze looks for the program of ExecStart.
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/tidelog/bin/tidelog", sys.executable))
     done = subprocess.run(

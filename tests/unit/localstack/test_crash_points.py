@@ -1,4 +1,4 @@
-"""Processes that die on purpose: only where, when and by what the test said."""
+"""A process kills itself only at the crash point and the hit that a test names."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_point_that_does_not_exist_is_refused_with_those_that_do(text: str) ->
 
 
 def test_a_real_process_is_killed_at_each_point() -> None:
-    """By a test that names it."""
+    """For each point there is a test in these folders that names it."""
     paths = [path for name in ("integration", "chaos") for path in TESTS.glob(f"{name}/test_*.py")]
     cases = "".join(path.read_text() for path in paths)
     for point in CrashPoint:

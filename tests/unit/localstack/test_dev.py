@@ -61,7 +61,7 @@ def test_brokers_serve_and_ctrl_c_ends_all_of_it(arguments: tuple[str, ...]) -> 
             assert [message.value for message in consumer.to_end()] == [b"a"]
         (logs,) = found(lines, r"logs +(\S+)/\*\.log")
         assert len(list(Path(logs).glob("broker-*.log"))) == len(addresses)
-        # As a terminal does it: to the whole group.
+        # A terminal also sends the signal to the whole process group.
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(60) == 0
         assert not Path(logs).exists()

@@ -1,4 +1,4 @@
-"""Java libraries are fetched once; what is missing is named."""
+"""Java libraries are fetched once. An error names the missing ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ARTIFACT = "org.example:thing:1.2"
 
 
 def programs(folder: Path, mvn: str) -> Path:
-    """A folder with a `java` and an `mvn` that does what the script says."""
+    """A folder with a `java` and with an `mvn` that runs the script."""
     folder.mkdir()
     for name, script in (("java", "exit 0"), ("mvn", mvn)):
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")

@@ -1,4 +1,4 @@
-"""Stories of single messages: what is copied, what is refused, what is skipped."""
+"""Stories of single messages: copied, refused and skipped fields."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_structures_are_not_extended() -> None:
 
 
 def pauses(steps: Generator[None, None, T]) -> tuple[int, T]:
-    """How often a generator pauses, and what it returns."""
+    """The number of a generator's pauses, and its result."""
     count = 0
     while True:
         try:
@@ -288,7 +288,7 @@ def pauses(steps: Generator[None, None, T]) -> tuple[int, T]:
     ("topics", "partitions"), [(1, 50_000), (50_000, 1), (200, 250), (250, 200), (1, 10)]
 )
 def test_a_long_message_is_read_and_written_in_steps(topics: int, partitions: int) -> None:
-    """Whichever of its arrays is the long one."""
+    """Any array of the message may be the long one."""
     message = ListOffsetsRequest(
         topics=[
             ListOffsetsTopic(

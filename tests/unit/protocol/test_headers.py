@@ -1,4 +1,4 @@
-"""Which header a message gets, and what a broker can do with a version that it does not know."""
+"""Which header a message gets, and how a broker answers a version that it does not know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schemas say of every field what kio's, which are made from Kafka's own, say."""
+"""Every field of the schemas agrees with kio's, which are generated from Kafka's own."""
 
 from __future__ import annotations
 

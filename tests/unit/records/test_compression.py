@@ -1,4 +1,4 @@
-"""The codecs, what they refuse, and how much memory they may take."""
+"""The codecs, their refusals, and the limits of their memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_cut_or_followed_data_is_corrupt(codec: Compression, sample: bytes) -> N
 
 @pytest.mark.parametrize("sample", SAMPLES[1:], ids=len)
 def test_a_second_frame_is_corrupt(sample: bytes) -> None:
-    # Consumers differ in whether they read it.
+    # Some consumers read the content size, others do not.
     unsized = zstandard.ZstdCompressor(write_content_size=False, write_checksum=True)
     frames = [
         (Compression.LZ4, compress(Compression.LZ4, sample)),

@@ -1,4 +1,4 @@
-"""Partitions by key: Kafka's hashes, and many at a time as one by one."""
+"""Partitions by key: Kafka's hashes. Many keys at once get the same partitions as single keys."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_memory_is_that_of_a_slice_however_much_there_is(codec: Compression) -> 
     records = [NewRecord(b"v" * 1000, timestamp=STAMP)] * 1000
     batches = [encode_batch(records, base_offset=1000 * i, compression=codec) for i in range(64)]
     buffer = b"".join(batches)
-    # Only what is taken from here on counts.
+    # Count only memory that is allocated from here on.
     before, peak, rows = pa.total_allocated_bytes(), 0, 0
     for slice_rows in decode_rows(buffer, slice_bytes=4 * MIB):
         rows += slice_rows.num_rows

@@ -41,7 +41,7 @@ def test_decompression_is_bounded() -> None:
 
 
 def test_offsets_may_have_gaps() -> None:
-    # A batch whose aborted or compacted records are gone keeps the others' offsets.
+    # A batch without its aborted or compacted records keeps the offsets of the other records.
     batch = encode_batch([NewRecord(b"a"), NewRecord(b"b")])
     position = batch.index(b"\2b") - 2
     assert batch[position] == 2

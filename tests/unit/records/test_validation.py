@@ -1,4 +1,4 @@
-"""The batches that producers may send, and the errors of the others."""
+"""The batches that producers may send, and the errors of all others."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def accepted(request: bytes | bytearray, limits: BatchLimits = LIMITS) -> BatchI
     return info
 
 
-# What a valid batch tells ------------------------------------------------------------------------
+# Facts of a valid batch --------------------------------------------------------------------------
 
 
 def test_validation_returns_the_facts_of_a_batch() -> None:
@@ -219,7 +219,7 @@ def test_large_batches_can_be_left_for_later() -> None:
     found = validate([small, large, plain, b"?"], LIMITS, NOW_MS, small_only=True)
     assert [type(each) for each in found] == [list, LargeBatch, list, InvalidBatch]
     assert isinstance(validate([large], LIMITS, NOW_MS)[0], list)
-    # What is refused in any case is refused at once.
+    # A batch that is refused in any case is refused at once.
     (refused,) = validate(
         [large], BatchLimits(decompressed_bytes_max=1000), NOW_MS, small_only=True
     )
@@ -325,7 +325,7 @@ def test_malformed_records_are_named(body: bytes, why: str) -> None:
     verdict = refusal(handmade(body))
     assert verdict.error_code == BatchErrorCode.INVALID_RECORD
     assert why in verdict.message
-    # Among many others, a batch is examined in another way.
+    # A batch among many others takes another path through the code.
     many = [handmade(b"\x0c\0\0\0\1\1\0")] * 100
     assert validate([*many, handmade(body), *many], LIMITS, NOW_MS)[100] == verdict
 

@@ -1,4 +1,4 @@
-"""scripts/bootstrap says what is wrong with the machine before it changes anything."""
+"""scripts/bootstrap names faults of the machine before it changes anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents name nothing that is not there: links, paths, modules, targets, commands."""
+"""The links, paths, modules, targets and commands that the documents name exist."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Check: TypeAlias = Callable[[Path, str], Iterator[str]]
 
 @cache
 def tracked_files() -> frozenset[str]:
-    """Files of the repository, those that are not committed yet included."""
+    """Files of the repository, including files that are not committed yet."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     listing = subprocess.run(
@@ -60,7 +60,7 @@ def documents() -> list[Path]:
     return sorted(ROOT / name for name in tracked_files() if name.endswith(".md"))
 
 
-# What a document says.
+# The contents of a document.
 
 
 def split(text: str) -> tuple[str, list[str]]:
@@ -108,7 +108,7 @@ def slugs(text: str) -> set[str]:
     return found
 
 
-# What may be wrong.
+# Faults of a document.
 
 
 def wrong_links(document: Path, text: str) -> Iterator[str]:
@@ -174,8 +174,8 @@ def wrong_modules(_: Path, text: str) -> Iterator[str]:
 
 
 def is_module_or_name(dotted: str) -> bool:
-    """Whether it is a module, a name that a module defines, or a text that the code has, as of a
-    format or of a field whose prefix is `tidelog.`."""
+    """Whether it is a module, a name that a module defines, or a text in the code. A format or a
+    field with the prefix `tidelog.` is such a text."""
     parts = dotted.split(".")[1:]
     folder = "" if parts[0] in MAPPED else "tidelog/"
     for length in range(len(parts), 0, -1):
@@ -228,7 +228,7 @@ def wrong_lines(document: Path, text: str) -> Iterator[str]:
 
 
 def wrong_words(document: Path, text: str) -> Iterator[str]:
-    """A word of the glossary whose second column is no "`Name`, `module`"."""
+    """A word of the glossary whose second column is not "`Name`, `module`"."""
     if document.name != "GLOSSARY.md":
         return
     for row in re.findall(r"^\| (.*) \|$", text, re.MULTILINE):

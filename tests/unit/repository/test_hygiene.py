@@ -1,4 +1,5 @@
-"""The files speak of Tidelog alone: of no machine, no package index, no tool that wrote them."""
+"""The files mention no machine of the authors, no private package index, and no tool that wrote
+them."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ NOT_TEXT = {".zip", ".gz", ".parquet", ".wal", ".png", ".jar", ".bin"}
 
 
 def offences(text: str) -> list[tuple[int, str, str]]:
-    """Line number, what was found, and what it is."""
+    """Line number, the text that was found, and its kind."""
     return sorted(
         (text.count("\n", 0, match.start()) + 1, match[0], what)
         for what, patterns in FORBIDDEN.items()

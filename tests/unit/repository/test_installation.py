@@ -53,7 +53,7 @@ def test_a_wheel_holds_every_module_of_the_folders_and_nothing_else(
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel and what it asks for, as any user would install it."""
+    """A fresh environment with the wheel and its requirements, installed as any user would."""
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", folder, cwd=folder)
     python = folder / "bin" / "python"

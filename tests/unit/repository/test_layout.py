@@ -67,7 +67,7 @@ def crowded_folders(paths: Iterable[Path]) -> dict[str, int]:
 
 def test_a_folder_has_at_most_fifteen_modules() -> None:
     paths = [*modules().values(), *(ROOT / "scripts").rglob("*.py")]
-    # One module for each command, named as the command.
+    # Each command has one module, which has its name.
     assert crowded_folders(paths).keys() <= {"tidelog/cli/commands"}
 
 

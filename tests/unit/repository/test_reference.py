@@ -1,4 +1,4 @@
-"""The pages that are made from commands and protocol are those of the code."""
+"""The generated pages on commands and protocol agree with the code."""
 
 from __future__ import annotations
 

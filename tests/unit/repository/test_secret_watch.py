@@ -1,4 +1,4 @@
-"""Tests that tell a secret fail, wherever they tell it; the failure does not tell it again."""
+"""A test that prints a secret anywhere fails. The failure does not repeat the secret."""
 
 from __future__ import annotations
 

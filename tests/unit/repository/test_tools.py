@@ -14,7 +14,7 @@ Offer = Callable[[str, str], Path]
 
 @pytest.fixture
 def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
-    """Puts a program on a PATH that holds nothing else, so that nothing is ever installed."""
+    """Puts a program on a PATH that holds nothing else, so that no real program runs."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("ALLOW_MISSING", raising=False)
 

@@ -1,4 +1,4 @@
-"""The report of `make verify` says what the targets said."""
+"""The report of `make verify` agrees with the outcomes of its targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests that Admin sends by itself are as protected as those of librdkafka."""
+"""The requests that Admin sends itself are protected like those of librdkafka."""
 
 from __future__ import annotations
 

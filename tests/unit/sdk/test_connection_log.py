@@ -14,7 +14,7 @@ from tidelog.sdk.consumer import Consumer
 
 
 class ClockOfLines(SystemClock):
-    """Stands still until a test moves it."""
+    """A clock that stands still until a test moves it."""
 
     seconds = 0.0
 

@@ -216,7 +216,8 @@ def test_an_error_between_messages_is_raised_and_they_are_given_out(
 
 
 class LateLeader(AtOnce):
-    """A client of librdkafka whose brokers learn of a topic later than the one it asked first."""
+    """A client of librdkafka. The broker that it asks first knows a topic earlier than the
+    others."""
 
     def __init__(self, configuration: dict[str, object], lags: int) -> None:
         super().__init__(configuration)

@@ -1,4 +1,4 @@
-"""An error's kind says what the application must do."""
+"""The kind of an error tells an application how to react."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consume, transform, produce: the output is the input, whatever ends midway."""
+"""Consume, transform, produce: the output equals the input after every interruption."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def examples(document: str, first_line: str = "") -> list[str]:
-    """The document's Python blocks, or those that begin so."""
+    """The document's Python blocks that begin with `first_line`; by default all."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.M | re.S)
     return [block for block in blocks if block.startswith(first_line)]
 
@@ -31,7 +31,7 @@ def test_the_sdks_page(broker: Broker, capsys: pytest.CaptureFixture[str]) -> No
             exec(example, names)
     finally:
         log.handlers = before
-    # One flight and two of a transaction, in the table and in DuckDB's count.
+    # The table and DuckDB count three messages: one flight, and two of a transaction.
     assert "\n3\n" in capsys.readouterr().out
     assert {message.value for message in broker.read("upper")} >= {b"A", b"B"}
 

@@ -1,4 +1,4 @@
-"""A table has what a consumer reads, from the bucket alone."""
+"""A table reads the same messages as a consumer, from the bucket alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ BEGIN_MS = 1_700_000_000_000
 
 @contextmanager
 def written(broker: Broker, topic: str) -> Iterator[list[Message]]:
-    """Committed, aborted and open messages in two partitions; what a consumer reads of them."""
+    """Committed, aborted and open messages in two partitions. Returns the messages that a consumer
+    reads."""
     with Producer(broker.bootstrap) as plain:
         for number in range(40):
             time = BEGIN_MS + (number * 7) % 40

@@ -114,7 +114,7 @@ def write_round(broker: Broker, topic: str, number: int) -> None:
 
 
 def flush(broker: Broker, topic: str) -> None:
-    """Roll what is decided into segments."""
+    """Roll the decided records into segments."""
 
     async def flushed() -> None:
         host, _, port = broker.bootstrap.rpartition(":")
@@ -122,7 +122,7 @@ def flush(broker: Broker, topic: str) -> None:
             for each in await flush_topic(client, topic, 60_000):
                 assert each.refusal is None
 
-    # The markers of what is decided are there.
+    # After this read the markers of all decided transactions are in the partitions.
     broker.read(topic)
     asyncio.run(flushed())
 
@@ -267,7 +267,7 @@ def test_rows_that_are_deleted_meanwhile_are_in_none_of_its_rows(tmp_path: Path)
             segment.unlink()
             broker.produce(topic, [b"later"])
 
-        # The read begins anew, so it is one snapshot: the one after.
+        # The read begins again, so it returns one snapshot: that after the deletion.
         assert interrupted(broker.store, topic, delete) == [(3, b"3"), (4, b"later")]
 
 

@@ -1,6 +1,6 @@
-"""A bucket that a broker writes, and readers used as Spark uses them, without Java.
+"""A bucket that a broker writes, and readers that the tests call as Spark does, without Java.
 
-Each step of Spark's is another process: what goes from one to the next is pickled here too.
+Spark runs each step in another process, so the tests pickle every value that passes between steps.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ COMMITTED = [b"plain 0", b"plain 1", b"committed", b"plain 2", b"in the tail", b
 
 
 async def history(broker: OneBroker, store: ObjectStore) -> None:
-    """Two segments with an aborted transaction between, a tail with an aborted and an open one."""
+    """Two segments with an aborted transaction between them. The tail has an aborted and an open
+    one."""
     await broker.create_topic()
     await broker.produce(batch(b"plain 0", b"plain 1"))
     await roll_and_checkpoint(store, broker)

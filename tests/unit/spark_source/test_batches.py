@@ -80,7 +80,7 @@ def test_rows_are_the_same_for_every_range_and_piece_size(
     monkeypatch.setattr(columns, "BATCH_ROWS", 1)
     for limit in ({"minPartitions": 5}, {"maxRecordsPerPartition": 1}, {"minPartitions": 1000}):
         assert rows_of(spark_world.source(subscribe=TOPIC, **limit), names) == every
-    # As large segments are read: the footer, then ranges.
+    # Read in the way of large segments: first the footer, then ranges.
     monkeypatch.setattr(row_reader, "WHOLE_BYTES_MAX", 0)
     assert rows_of(source, names) == every
 
@@ -146,12 +146,14 @@ def test_a_transaction_that_was_decided_is_in_though_its_markers_have_not_landed
 
 
 async def in_thread(world: SparkWorld, **options: Any) -> Any:
-    """A source is made in a process of its own; an event loop must not run in its thread."""
+    """Make the source in a thread without an event loop, as Spark makes it in a separate
+    process."""
     return await asyncio.to_thread(lambda: world.source(subscribe=TOPIC, **options))
 
 
 def test_spark_keeps_its_filters(spark_world: SparkWorld) -> None:
-    """A reader that took them would apply those of one use of a DataFrame to its other uses."""
+    """Spark may use one source for several uses of a DataFrame. A reader that took the filters of
+    one use would apply them to the others."""
     spark_world.tell(history)
     reader = spark_world.source(subscribe=TOPIC).reader(schema_of("offset"))
     assert type(reader).pushFilters is DataSourceReader.pushFilters
@@ -233,7 +235,7 @@ def test_an_object_that_is_lost_is_named(spark_world: SparkWorld) -> None:
 
 
 def test_a_slot_that_is_lost_behind_a_dead_broker_is_named(spark_world: SparkWorld) -> None:
-    """It is not taken for the end of the log (rule C10)."""
+    """The reader does not take the lost slot for the end of the log (rule C10)."""
     spark_world.tell(history)
 
     async def cut_off() -> str:
@@ -283,7 +285,8 @@ def test_a_task_may_stop_after_its_first_rows(spark_world: SparkWorld) -> None:
     assert len(part.value.segments) == 2
     rows = reader.read(part)
     assert next(rows).num_rows == 2
-    # As for LIMIT: the next segment's request is under way, and no reader waits for it.
+    # A LIMIT ends early like this: the next segment's request is under way, and no reader waits for
+    # it.
     assert isinstance(rows, Generator)
     rows.close()
 

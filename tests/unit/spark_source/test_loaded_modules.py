@@ -1,4 +1,5 @@
-"""Spark starts a process for each source and each plan: what it loads is most of a short query."""
+"""Spark starts a process for each source and each plan. A short query spends most of its time
+loading modules."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ HEAVY = (
     "pyarrow.compute",
     "pyarrow.dataset",
 )
-"""Sinks, states, atomic snapshots or stores of another kind need them; a plain read does not."""
+"""Sinks, states, atomic snapshots or stores of another kind need these modules; a plain read does
+not."""
 
 
 @pytest.mark.parametrize("reader", ["batch", "stream"])

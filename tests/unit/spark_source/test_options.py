@@ -1,4 +1,4 @@
-"""Options of the sources: what each wrong one is told, and which of several counts."""
+"""Options of the sources: the error of each wrong one, and the precedence among several."""
 
 from __future__ import annotations
 

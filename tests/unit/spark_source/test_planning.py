@@ -1,4 +1,4 @@
-"""Which task reads what: nothing twice, nothing missing, as many and as large as asked."""
+"""The ranges that tasks read: none twice, none missing, in the requested number and size."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def segment(first: int, last: int, partition: int = 0, **facts: Any) -> Segment:
 
 
 def view(segments: Sequence[tuple[int, int]], tail: int, partition: int = 0) -> PartitionView:
-    """Segments at these offsets, and a tail of that many one-offset extents behind them."""
+    """A view with segments at these offsets, and a tail of `tail` one-offset extents behind
+    them."""
     table_next = segments[-1][1] + 1 if segments else 0
     end = table_next + tail
     extents = Extents(
@@ -73,7 +74,7 @@ def whole(found: PartitionView) -> tuple[ReadRange, PartitionView]:
 
 
 def offsets_read(pieces: Sequence[Piece]) -> list[int]:
-    """As the tasks would read: each segment and extent, cut to the piece."""
+    """The offsets that the tasks read: each segment and extent, cut to the piece."""
     found = []
     for piece in pieces:
         held = [range(each.first_row, each.last_row + 1) for each in piece.segments]

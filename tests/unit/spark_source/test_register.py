@@ -1,4 +1,4 @@
-"""Formats are registered where PySpark is there and new enough, and else the remedy is named."""
+"""With a recent PySpark the formats are registered. Without one the error names the remedy."""
 
 from __future__ import annotations
 

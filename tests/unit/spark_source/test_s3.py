@@ -1,4 +1,4 @@
-"""Reads from S3: the store's options, requests, and what is said of a wrong one."""
+"""Reads from S3: the store's options, its requests, and the errors of wrong options."""
 
 from __future__ import annotations
 

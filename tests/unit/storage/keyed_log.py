@@ -36,7 +36,7 @@ POLICY = CompactionPolicy(0, 2**63 - 1, 0.5, 100)
 
 
 class Kept(NamedTuple):
-    """A record, as far as tests compare it."""
+    """The fields of a record that tests compare."""
 
     offset: int
     key: bytes | None
@@ -73,7 +73,7 @@ class KeyedLog:
         return max((s.segment.cleaned_to for s in self.segments if s.segment.cleaned), default=0)
 
     async def append(self, records: Sequence[Kept], next_offset: int) -> None:
-        """Roll these records, and what lies between them, into one segment."""
+        """Roll these records and the gaps between them into one segment."""
         base = self.next_offset
         writer = SegmentWriter(PARTITION, base)
         for batch in rows_of(records):
@@ -88,13 +88,13 @@ class KeyedLog:
         self.commit(PartitionChange(partition=NUMBER, advance=advance, appended=segments))
 
     def commit(self, change: PartitionChange) -> None:
-        """One more version of the table."""
+        """Commit one more version of the table."""
         version = self.table.version + 1
         commit = commit_of(change, first=version == 0)
         self.table.apply("an entry", version, commit)
 
     def replace(self, replacement: Replacement) -> None:
-        """Commit what was rewritten."""
+        """Commit a rewrite of segments."""
         removed, rewritten = replacement
         self.commit(PartitionChange(partition=NUMBER, removed=removed, rewritten=rewritten))
 
@@ -113,7 +113,8 @@ class KeyedLog:
         target_bytes: int = 1 << 30,
         replacements_max: int = 1 << 30,
     ) -> Round | None:
-        """One round, however little is dirty; given up after so many replacements."""
+        """Run one round, even if little is dirty. It is given up after `replacements_max`
+        replacements."""
         dirty = self.dirty(now_ms, policy, log_start)
         if dirty is None:
             return None
@@ -129,7 +130,7 @@ class KeyedLog:
         return found
 
     async def merge(self, limits: SegmentMergeLimits, log_start: int = 0) -> int:
-        """Merge while anything is worth it; how often it was."""
+        """Merge while a merge is worth its cost. Returns the number of merges."""
         merges = 0
         while run := small_run(self.segments, limits):
             segments = [stored.segment for stored in run]

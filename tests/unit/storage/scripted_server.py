@@ -1,4 +1,4 @@
-"""An HTTP server that does what a script says, request by request: faults of S3, on a socket."""
+"""An HTTP server that follows a script, request by request: S3's faults on a real socket."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ScriptedServer:
         self._thread.join()
         self._socket.close()
         for connection in self._connections:
-            # It may be broken already, by the script or by the client.
+            # The script or the client may have broken the connection already.
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:

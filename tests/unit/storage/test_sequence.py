@@ -1,4 +1,4 @@
-"""Sequences: who appended what, whatever becomes of requests and answers."""
+"""Sequences: which process appended which entry, when requests and answers are lost."""
 
 from __future__ import annotations
 

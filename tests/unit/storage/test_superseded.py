@@ -1,4 +1,5 @@
-"""Rule F4: a reader that misses an object goes on where a newer one is, and names a lost one."""
+"""Rule F4: if a newer object exists, a reader that misses one goes on there. Otherwise its error
+names the lost object."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from tidelog.storage.superseded import Looks, Superseded, required, retry_if_sup
 
 
 class Snapshots:
-    """A prefix whose newest object is read; `deleted` go between the listing and the read."""
+    """A prefix whose newest object is read. The objects of `deleted` are deleted between the
+    listing and the read."""
 
     def __init__(self, *deleted: int) -> None:
         self.store = MemoryStore(SystemClock())

@@ -94,7 +94,7 @@ def test_inspect_shows_the_stored_state_of_a_topic_also_behind_a_kill() -> None:
                 broker.start()
     assert (empty.partition, empty.high_watermark, empty.open_transactions) == (0, 0, {})
     assert (full.partition, full.log_start, full.table_end) == (1, 0, 3)
-    # "d" and its marker are behind the segment, and an open transaction behind them.
+    # "d" and its marker are behind the segment, and an open transaction follows.
     assert (full.last_stable_offset, full.high_watermark) == (5, 6)
     assert list(full.open_transactions.values()) == [5]
     (segment,) = full.segments

@@ -26,7 +26,7 @@ PARTITION = topic_partition(0)
 
 
 class Desk:
-    """A writer, its store, and what became durable."""
+    """A writer, its store, and the slots that became durable."""
 
     def __init__(
         self,

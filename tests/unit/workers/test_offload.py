@@ -25,7 +25,8 @@ def policy() -> int:
 
 
 def turn_nanoseconds() -> int:
-    """By sched_getattr; 0 where Linux has no turns of a thread's own."""
+    """The length of the thread's turn, by sched_getattr. 0 if Linux gives no turns to single
+    threads."""
     number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
     found = ctypes.create_string_buffer(48)
     assert ctypes.CDLL(None).syscall(number, 0, found, len(found), 0) == 0
@@ -75,7 +76,7 @@ def test_work_that_may_wait_takes_no_core_from_others_when_it_wakes_up() -> None
 def test_work_is_done_where_the_system_refuses_a_lower_priority(
     error: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is forbidden in a sandbox, or the C library has nothing but its name, as musl."""
+    """A sandbox forbids it, or the C library only has a stub, as musl does."""
 
     def refuse(*_: object) -> None:
         raise OSError(error, os.strerror(error))

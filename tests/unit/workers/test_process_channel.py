@@ -28,7 +28,7 @@ LARGE = memoryview(os.urandom(GIVEN_BYTES_MIN))
 
 @pytest.fixture
 def sides() -> Iterator[tuple[Channel, Channel]]:
-    """Both in this process, each with descriptors of its own."""
+    """Both sides in this process, each with descriptors of its own."""
     ours, theirs = socketpair()
     memory = memory_file()
     same = FileIO(os.dup(memory.fileno()), "r+")
@@ -42,7 +42,7 @@ def send(channel: Channel, message: object) -> None:
 
 
 def mapped_bytes() -> int:
-    """Of memory that was given to this process."""
+    """The size of the channel's memory that is mapped into this process."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     areas = [
         line.split()[0].split("-") for line in lines if line.endswith("memfd:tidelog (deleted)")
@@ -51,7 +51,7 @@ def mapped_bytes() -> int:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what a thread does."""
+    """Wait for the effect of a thread."""
     for _ in range(1_000_000):
         if condition():
             return
@@ -98,7 +98,7 @@ def test_a_sender_may_do_other_work_in_between(sides: tuple[Channel, Channel], c
 def test_received_bytes_can_be_kept_without_a_copy(
     sides: tuple[Channel, Channel], size: int
 ) -> None:
-    """By a store in memory, for one: no code can change them."""
+    """A store in memory keeps them, for example: no code can change them."""
     one, other = sides
     one.give(packed(memoryview(bytearray(size))))
     view = other.receive()
@@ -154,7 +154,7 @@ def test_the_end_of_the_other_side_is_an_end(sides: tuple[Channel, Channel]) -> 
 def test_memory_that_is_not_to_be_had_is_an_error(
     sides: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not a signal that ends the process when it is written to."""
+    """Without the check a signal would end the process when it writes to the memory."""
     one, other = sides
 
     def refuse(*_: object) -> int:
@@ -182,7 +182,7 @@ def test_memory_that_holds_less_than_the_message_is_an_error(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what others do with it is not known")
 def test_a_receiver_without_descriptors_to_spare_is_told(sides: tuple[Channel, Channel]) -> None:
-    """The system drops what it has no number for, and says nothing."""
+    """The system silently drops descriptors for which the receiver has no numbers left."""
     one, other = sides
     one.give(packed(LARGE))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

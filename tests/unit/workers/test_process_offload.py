@@ -1,4 +1,4 @@
-"""Work in a process of its own."""
+"""Work in a separate process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """By either loop: uvloop changes sockets that it watches."""
+    """Runs a story with either loop: uvloop changes sockets that it watches."""
     factory = uvloop.new_event_loop if request.param == "uvloop" else None
 
     def run(story: Coroutine[Any, Any, None]) -> None:
@@ -123,7 +123,7 @@ def test_the_death_of_the_process_is_told_and_the_next_work_is_done(
         with pytest.raises(WorkerLost, match="the work restarts"):
             await placed.run(list.copy)
         assert await offload.run(os.getpid) != pid
-        # It is another process, whatever it has placed.
+        # The new process does not have the object, even if it has placed another one.
         again = await offload.place(list[int], (5,))
         with pytest.raises(WorkerLost):
             await placed.run(list.copy)
@@ -275,7 +275,7 @@ def test_closing_does_not_wait_for_ever_for_a_process_that_is_stopped(
 def test_an_unread_answer_is_not_taken_for_another(
     run: Run, offload: ProcessOffload, pipe: Path
 ) -> None:
-    """As where everything that runs is cancelled."""
+    """This happens when all running tasks are cancelled."""
 
     async def story() -> None:
         pid = await offload.run(os.getpid)

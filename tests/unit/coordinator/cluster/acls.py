@@ -17,7 +17,7 @@ def rule(
     prefixed: bool = False,
     deny: bool = False,
 ) -> AclRule:
-    """Allow alice one operation on one topic, unless something else is said."""
+    """Allow alice one operation on one topic. Arguments replace these defaults."""
     return AclRule(
         ResourceType[of],
         PatternType.PREFIXED if prefixed else PatternType.LITERAL,

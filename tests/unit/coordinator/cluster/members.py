@@ -70,7 +70,7 @@ class Member:
 async def member(
     world: World, broker_id: int, *, listening: bool = False, **settings: int
 ) -> Member:
-    """A broker; one that listens names its incarnation to those that connect."""
+    """A broker. A listening broker tells its incarnation to clients that connect."""
     process = world.process(f"b{broker_id}", host=f"b{broker_id}.example")
     broker = await world.broker(broker_id, process, **settings)
     served = ScriptedBroker()

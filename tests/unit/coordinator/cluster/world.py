@@ -39,7 +39,7 @@ def entry_key(sequence: int) -> str:
 
 
 class World:
-    """Processes, each on a host of its own unless told otherwise, and their bucket."""
+    """Processes and their bucket. Each process has a host to itself unless a test names one."""
 
     def __init__(self, loop: SimulatedLoop, seed: int, settings: StoreSettings) -> None:
         self.loop = loop
@@ -108,7 +108,8 @@ class World:
         )
 
     def is_running(self, asking: SimulatedProcess, identity: ProcessIdentity) -> bool | None:
-        """Whether another process runs; a process can tell only of its own host."""
+        """Whether another process runs. None if it is on another host, of which a process knows
+        nothing."""
         if identity.host != asking.host:
             return None
         return any(each.alive and each.pid == identity.pid for each in self.processes)
@@ -187,12 +188,12 @@ class Broker:
 
 
 def identity(process: SimulatedProcess) -> ProcessIdentity:
-    """As a process on a machine that tells everything would say."""
+    """The identity of a process on a machine that reports all its parts."""
     return ProcessIdentity(process.host, "boot", "pid:[1]", process.pid, 1)
 
 
 def within(process: SimulatedProcess, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run it inside the process, so that it dies and stalls with it."""
+    """Run a coroutine inside the process, so that it dies and stalls with the process."""
     return process.spawn(coroutine, "work")
 
 

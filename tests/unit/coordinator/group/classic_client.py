@@ -26,8 +26,9 @@ ALL = [0, 1, 2, 3]
 
 @dataclass
 class ClassicClient:
-    """A consumer with the classic protocol. An eager one gives everything up before it joins; a
-    cooperative one says what it has, gives up what it is not given again, and joins once more."""
+    """A consumer with the classic protocol. An eager consumer gives up all partitions before it
+    joins. A cooperative consumer names its partitions, gives up those that it does not get again,
+    and joins once more."""
 
     world: ConsumerWorld
     is_cooperative: bool = False
@@ -87,7 +88,7 @@ class ClassicClient:
             self.sync()
 
     def beat(self) -> None:
-        """A heartbeat, and what it asks for."""
+        """A heartbeat, and a join if the answer asks for one."""
         self.error = self.world.heartbeat(self.member_id, self.generation, self.instance_id)
         if self.error is ErrorCode.REBALANCE_IN_PROGRESS:
             self.enter()

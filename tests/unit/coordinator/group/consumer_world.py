@@ -1,5 +1,5 @@
-"""A coordinator of consumer groups (KIP-848) with the topics of a cluster, and clients that do what
-they are told."""
+"""A coordinator of consumer groups (KIP-848) with the topics of a cluster, and clients that follow
+its answers."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class ConsumerWorld(GroupWorld):
     ) -> None:
         super().__init__(settings, budgets)
         self.is_working = True
-        """Whether what a heartbeat asks for away from the event loop is done at once."""
+        """Whether work that heartbeats leave to a worker is done at once."""
         self._created = 0
         self.create(t=4, u=2)
 
     def create(self, **partitions: int) -> None:
-        """Create topics, or the same ones anew, or with more partitions."""
+        """Create topics. A name that exists becomes a new topic."""
         for name, count in partitions.items():
             self.drop(name)
             self._created += 1
@@ -87,7 +87,7 @@ class ConsumerWorld(GroupWorld):
         assignor: str | None = None,
         version: int = 1,
     ) -> ConsumerHeartbeatReply:
-        """One heartbeat, as it is on the wire."""
+        """One heartbeat, encoded and decoded as on the wire."""
         command = ConsumerHeartbeat(
             group_id=group_id,
             member_id=member_id,
@@ -112,7 +112,7 @@ class ConsumerWorld(GroupWorld):
         return reply
 
     def enter(self, member_id: str, **options: object) -> ConsumerHeartbeatReply:
-        """A first heartbeat; to "t" unless something else is named."""
+        """A first heartbeat, which subscribes to "t" unless a test names other topics."""
         rebalance_ms = options.pop("rebalance_ms", REBALANCE_MS)
         wanted = subscribing(options)
         return self.beat(member_id, 0, owned={}, rebalance_ms=rebalance_ms, **wanted)  # type: ignore[arg-type]
@@ -147,13 +147,13 @@ class ConsumerWorld(GroupWorld):
 
 
 def subscribing(options: dict[str, object]) -> dict[str, object]:
-    """To "t", unless something else is named."""
+    """The subscription: to "t" unless a test names other topics."""
     return options if {"names", "regex"} & options.keys() else {"names": ["t"], **options}
 
 
 @dataclass
 class FakeConsumer:
-    """A client: it gives up at once what it is not given any more, and says so."""
+    """A client that gives up at once the partitions that are taken from it, and reports it."""
 
     world: ConsumerWorld
     member_id: str
@@ -162,7 +162,8 @@ class FakeConsumer:
     owned: Assignment = field(default_factory=dict)
     error: ErrorCode = ErrorCode.NONE
     has_heard: bool = True
-    """It says everything again when an answer was lost, and is told everything."""
+    """False if the last answer was lost: then the client repeats all its fields, and the
+    coordinator answers with the whole assignment."""
 
     @property
     def instance_id(self) -> str | None:
@@ -177,7 +178,7 @@ class FakeConsumer:
         self.hear(self.ask())
 
     def ask(self) -> ConsumerHeartbeatReply:
-        """A heartbeat whose answer is lost, unless the caller passes it to `hear`."""
+        """Send a heartbeat. Its answer is lost unless the caller passes it to `hear`."""
         everything = {} if self.has_heard else {"rebalance_ms": REBALANCE_MS, **self.options}
         self.has_heard = False
         everything["instance_id"] = self.instance_id

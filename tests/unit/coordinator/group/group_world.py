@@ -1,4 +1,4 @@
-"""One group coordinator in a time of its own; what it persists is kept, as its log would be."""
+"""One group coordinator in virtual time. The world keeps its records, as a log would."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def find_topics(patterns: Iterable[str], topics: ClusterTopics) -> Matches:
 
 
 class GroupWorld:
-    """Asks a machine, applies what it decides, and remembers who was answered what."""
+    """Asks a machine, applies its decisions, and remembers the answers."""
 
     def __init__(
         self, settings: GroupSettings | None = None, budgets: GroupBudgets | None = None
@@ -113,7 +113,7 @@ class GroupWorld:
         self.last_token = Token(0)
         self._ids = 0
         self.timeouts: dict[str, ConsumerTimeouts] = {}
-        """Of consumer groups with settings of their own."""
+        """By id, the consumer groups with timeouts that differ from the defaults."""
         self.work: list[GroupWork] = []
         self.work_done = 0
         self.deleted: set[tuple[str, TopicId | None]] = set()
@@ -144,7 +144,7 @@ class GroupWorld:
         return token
 
     def ask(self, command: Command, kind: type[R]) -> R:
-        """Ask for what is answered at once."""
+        """Ask a command that is answered at once."""
         reply = self.replies[self.submit(command)]
         assert isinstance(reply, kind)
         return reply
@@ -211,7 +211,7 @@ class GroupWorld:
                 self.submit(TargetMade(make_target(each)))
 
     def check_what_is_held(self) -> None:
-        """The usage that counts against the limits is the true one."""
+        """Compare the usage that counts against the limits with the memory in use."""
         machine = self.machine
         sizes = [
             GROUP_BYTES
@@ -254,7 +254,7 @@ class GroupWorld:
     def describe(self) -> DescribeGroupReply:
         return self.ask(DescribeGroup(GROUP), DescribeGroupReply)
 
-    # Requests, with what does not matter filled in.
+    # Requests, with defaults for fields that a test does not care about.
 
     def join_command(
         self,
@@ -384,7 +384,7 @@ class GroupWorld:
         return only[2]
 
     def stable_offset(self, topic: str = "t", group_id: str = GROUP) -> int | ErrorCode | None:
-        """The offset for who wants none that a transaction may change."""
+        """The offset that a client gets when it asks for stable offsets only."""
         fetch = FetchOffsets(group_id, {topic: [0]}, require_stable=True)
         reply = self.ask(fetch, OffsetsReply)
         if (topic, 0) in reply.unstable:
@@ -403,7 +403,7 @@ class GroupWorld:
     # Groups in the states of the tables.
 
     def preparing(self) -> str:
-        """A member waits for others; its id."""
+        """A member waits for further members. Returns its id."""
         self.join()
         assert self.state is GroupState.PREPARING_REBALANCE
         return next(iter(self.group.members))
@@ -411,13 +411,14 @@ class GroupWorld:
     def completing(self, count: int = 1, **options: object) -> list[str]:
         """A generation of so many members has begun; the leader first."""
         tokens = [self.join(**options) for _ in range(count)]
-        # The delay is extended once for those that came while it ran.
+        # Members that came during the delay extend it once.
         self.advance(DELAY_MS * (1 if count == 1 else 2))
         assert self.state is GroupState.COMPLETING_REBALANCE
         return [self.joined(token).member_id for token in tokens]
 
     def stable(self, count: int = 1, **options: object) -> list[str]:
-        """So many members have their assignments; the leader first."""
+        """A group of this many members that have their assignments. Returns their ids, the leader
+        first."""
         members = self.completing(count, **options)
         generation = self.group.generation
         assignments = {member: f"assigned {member}".encode() for member in members}

@@ -1,5 +1,5 @@
-"""Kafka's table of a transaction coordinator: what each request is answered in each state, and what
-is written. Where Tidelog differs on purpose, `DIFFERENCES` says why."""
+"""Kafka's table of a transaction coordinator: the answer of each request in each state, and the
+record that is written. `DIFFERENCES` gives the reasons where Tidelog differs on purpose."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ REQUESTS: Mapping[str, tuple[int, Command, Row]] = {
 
 
 class Difference(NamedTuple):
-    """A cell in which Kafka answers something else, and why Tidelog does not."""
+    """A cell in which Kafka gives another answer, and the reason for Tidelog's."""
 
     error: ErrorCode
     last_epoch: int
@@ -278,7 +278,7 @@ DIFFERENCES: Mapping[tuple[str, TransactionState], Difference] = {
         "a lone producer that goes on from its own epoch would be fenced by its own repetition",
     ),
 }
-"""By request and state; everything else is as in Kafka."""
+"""By request and state. All other cells are as in Kafka."""
 
 
 def stored(state: TransactionState, version: int) -> Transaction:

@@ -1,4 +1,5 @@
-"""Answers and markers of the transaction coordinator wait until what they rest on is durable."""
+"""Answers and markers of the transaction coordinator wait until the records behind them are
+durable."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ def test_an_addition_is_answered_at_once_to_a_producer_and_when_durable_to_a_lea
 
 
 def test_additions_that_were_lost_with_a_coordinator_are_refused() -> None:
-    """What follows of them is refused, since a late batch of an earlier transaction looks the
-    same."""
+    """Further requests of that transaction are refused, since a late batch of an earlier
+    transaction would look the same."""
     world = TransactionWorld()
     producer = world.begin()
     world.add(producer, P)
@@ -77,10 +78,10 @@ def test_additions_that_were_lost_with_a_coordinator_are_refused() -> None:
     decided = world.transaction
     assert decided.state is TransactionState.COMPLETE_COMMIT
     assert world.verify(producer, P, Q) == VerifyReply(NONE, 1, frozenset({P, Q}))
-    # Nor can its abort be told from one that comes too late for the transaction before.
+    # The coordinator cannot tell this abort from a late abort of the transaction before.
     assert world.end(producer, commit=False).error is ErrorCode.INVALID_TXN_STATE
     assert world.transaction == decided
-    # Made anew, the producer goes on, and nothing late has its epoch.
+    # The next producer goes on with a new epoch, which no late request has.
     successor = world.begin()
     assert world.verify(producer, P).error is FENCED
     assert world.add(successor, P) == AddReply(NONE, 2)

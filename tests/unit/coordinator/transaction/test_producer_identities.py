@@ -120,8 +120,8 @@ def test_a_producer_that_did_not_hear_of_its_new_id_is_told_again() -> None:
 
 
 def test_used_up_epochs_bring_no_fenced_producer_back() -> None:
-    """Who names an epoch that another producer has followed gets no new producer id, whose
-    repetition would then be told to the one that had followed."""
+    """A producer with an epoch that another one has followed gets no new producer id. Otherwise its
+    successor, when it repeats the request, would get the same id."""
     world = TransactionWorld()
     world.put(with_epoch(LAST_EPOCH - 2))
     old = world.begin()
@@ -176,7 +176,8 @@ def test_a_fence_may_take_the_highest_epoch_and_no_producer_is_given_it() -> Non
     world.advance(TIMEOUT_MS + 10_001)
     assert world.markers[0].producer_epoch == EPOCH_MAX
     assert world.settle(world.markers[0])
-    # Elsewhere a repeated abort would be told the current epoch, which would be this one.
+    # With any other epoch a repeated abort would be answered with the current epoch, which is the
+    # fence's.
     assert world.end(producer, commit=False, version=TV2).error is FENCED
     for forged in (world.add(identity(PID, EPOCH_MAX), P), world.verify(identity(PID, EPOCH_MAX))):
         assert forged.error is FENCED

@@ -1,4 +1,4 @@
-"""Every request in every state: what is answered, and what is written."""
+"""Every request in every state: its answer, and the record that is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states of a transaction: the table, and that nothing else happens."""
+"""The states of a transaction: the transitions of the table happen, and no others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One transaction coordinator in a time of its own, over a log whose end is durable when it is
-told so."""
+"""One transaction coordinator in virtual time, over a log whose end becomes durable when a test
+says so."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ START_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000
 TV1, TV2 = 0, 2
 PID = 40
-"""The producer id of what `with_epoch` makes."""
+"""The producer id in the transactions of `with_epoch`."""
 
 
 def identity(producer_id: int, epoch: int) -> Identity:
@@ -53,7 +53,7 @@ def identity(producer_id: int, epoch: int) -> Identity:
 
 
 def with_epoch(epoch: int, state: TransactionState = TransactionState.EMPTY) -> Transaction:
-    """The stored transaction of an id whose producer has come to this epoch."""
+    """The stored transaction of a transactional id whose producer has this epoch."""
     return Transaction(
         producer_id=ProducerId(PID),
         producer_epoch=ProducerEpoch(epoch),
@@ -65,8 +65,8 @@ def with_epoch(epoch: int, state: TransactionState = TransactionState.EMPTY) -> 
 
 
 class TransactionWorld:
-    """Asks a machine, applies what it decides, and releases answers and markers when they may
-    be."""
+    """Asks a machine, applies its decisions, and releases answers and markers when their records
+    are durable."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class TransactionWorld:
         flushes: bool = True,
         budgets: TransactionBudgets | None = None,
     ) -> None:
-        """`flushes`: what is appended is durable at once."""
+        """`flushes`: appended records are durable at once."""
         self.settings = settings or TransactionCoordinatorSettings()
         self.budgets = budgets or unlimited()
         self.limits: list[LimitMet] = []
@@ -86,7 +86,7 @@ class TransactionWorld:
         self.durable = 0
         self.replies: dict[Token, Reply] = {}
         self.markers: list[Markers] = []
-        """Those that left."""
+        """The markers that the coordinator has sent."""
         self.next_id = 1000
         self._token = Token(0)
         self._held: list[tuple[int, TransactionDecision]] = []
@@ -97,14 +97,14 @@ class TransactionWorld:
         return Now(self.monotonic_ms, START_MS + self.monotonic_ms)
 
     def start(self) -> None:
-        """A coordinator begins with what is in the log."""
+        """Start a coordinator with the records in the log."""
         self.machine = TransactionMachine(self.settings, self.coordinator_epoch, self.budgets)
         for record in self.log:
             self.machine.apply(decode_record(*encode_record(record)))
         self.take(self.machine.loaded(self.now))
 
     def crash(self) -> None:
-        """The broker dies, and with it what is not durable; another one takes over."""
+        """The broker dies and loses its records that are not durable. Another one takes over."""
         del self.log[self.durable :]
         self._held.clear()
         self.machine.close()
@@ -112,7 +112,7 @@ class TransactionWorld:
         self.start()
 
     def put(self, transaction: Transaction, transactional_id: str = TXN) -> None:
-        """Have it so."""
+        """Store the transaction, durably."""
         record = TransactionStored(transactional_id, transaction)
         self.log.append(record)
         self.machine.apply(record)
@@ -129,7 +129,7 @@ class TransactionWorld:
             self.flush()
 
     def flush(self, count: int | None = None) -> None:
-        """So many more records, or all, are durable."""
+        """Make this many more records durable, or all of them."""
         left = len(self.log) - self.durable
         self.durable += left if count is None else min(count, left)
         while self._held and self._held[0][0] <= self.durable:
@@ -150,7 +150,7 @@ class TransactionWorld:
         return token
 
     def ask(self, command: Command, kind: type[R]) -> R:
-        """Ask for what is answered at once."""
+        """Ask a command that is answered at once."""
         reply = self.replies[self.submit(command)]
         assert isinstance(reply, kind), reply
         return reply
@@ -176,10 +176,10 @@ class TransactionWorld:
     def transaction(self) -> Transaction:
         return self.machine.transactions[TXN]
 
-    # Requests, with what does not matter filled in.
+    # Requests, with defaults for fields that a test does not care about.
 
     def init(self, who: Identity = ANONYMOUS, key: str = TXN) -> IdentityReply:
-        """As a broker does it: with a fresh id where one is needed."""
+        """InitProducerId as a broker submits it, with a fresh producer id if one is needed."""
         command = InitProducer(transactional_id=key, timeout_ms=TIMEOUT_MS, identity=who)
         reply = self.replies[self.submit(command)]
         if isinstance(reply, FreshIdNeeded):
@@ -237,7 +237,8 @@ class TransactionWorld:
         return reply
 
     def settle(self, markers: Markers, *partitions: EnlistedPartition) -> bool:
-        """These partitions have their marker, all where none is named; whether it is complete."""
+        """These partitions have their marker, or all if none is named. Returns whether the
+        transaction is complete."""
         command = MarkersSettled(
             transactional_id=markers.transactional_id,
             producer_id=markers.producer_id,

@@ -1,6 +1,7 @@
-"""The sink's writers against a broker, used as Spark uses them: what it repeats, loses, mixes up.
+"""The sink's writers against a broker. The tests call them as Spark does: repeated, lost and mixed
+up.
 
-Each step of Spark's is another process: what goes from one to the next is pickled here too.
+Spark runs each step in another process, so the tests pickle every value that passes between steps.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SCHEMA = schema_of("key", "value", "topic", "partition")
 
 
 class SinkWorld:
-    """One broker, and writers that work in threads, as they have event loops of their own."""
+    """One broker, and writers that run in threads, since each has an event loop of its own."""
 
     def __init__(self, folder: Path, starts: int = 0) -> None:
         """Clusters whose first brokers have other numbers of `starts` have other ids."""

@@ -1,4 +1,4 @@
-"""The sink's options: what they say, and what is wrong with them by name."""
+"""The sink's options: their meaning, and errors that name the wrong option."""
 
 from __future__ import annotations
 

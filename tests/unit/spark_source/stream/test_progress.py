@@ -1,4 +1,4 @@
-"""A stream's offsets: what a batch may hold, what was lost, what Spark keeps."""
+"""A stream's offsets: the size of a batch, lost records, and the progress that Spark keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A stream's progress as offsets of a group: what Spark has committed, and nothing before."""
+"""A stream publishes its progress as offsets of a group: exactly the offsets that Spark has
+committed."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class Driver:
         self.log: list[Checkpoint] = []
 
     def plan(self) -> Checkpoint:
-        """The next batch's end. Whatever was to be waited for is over."""
+        """The next batch's end. Moves the reader's timers so that none of them delays it."""
         if self.reader._watcher is not None:
             self.reader._watcher._asked_at -= 2
         if self.reader._publisher is not None:

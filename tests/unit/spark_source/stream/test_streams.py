@@ -35,7 +35,7 @@ ALL = ReadAllAvailable()
 
 
 class Query:
-    """Asks a reader in Spark's order; what it has logged outlives the reader."""
+    """Calls a reader in Spark's order. Its log outlives the reader."""
 
     def __init__(self, world: SparkWorld, **options: Any) -> None:
         self._world = world
@@ -59,7 +59,7 @@ class Query:
         return self.log[-1] if self.log else self.reader.initialOffset()
 
     def trigger(self) -> list[bytes] | None:
-        """One batch; None where there is none."""
+        """The rows of one batch, or None if there is no new batch."""
         start = self.start
         end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
         if self.log and end == start:
@@ -79,7 +79,7 @@ class Query:
         return [row["value"] for part in parts for row in read_part(second, part)]
 
     def look(self) -> None:
-        """As if a second had passed."""
+        """Move the watcher's timer, as if a second had passed."""
         if self.reader._watcher is not None:
             self.reader._watcher._asked_at -= 2
 
@@ -137,7 +137,7 @@ def test_an_idle_stream_costs_a_request_a_second(spark_world: SparkWorld, tail: 
     query = Query(spark_world, subscribe=f"{TOPIC},fares", includeTail=tail)
     while query.trigger() is None or len(query.log) < 2:
         query.look()
-    # It learns what is there once.
+    # The stream learns once that nothing is new.
     for _ in range(2):
         query.look()
         assert query.trigger() is None
@@ -158,7 +158,7 @@ def test_an_idle_stream_hears_of_new_records(spark_world: SparkWorld, tail: bool
     for number in range(4):
 
         async def more(broker: OneBroker, store: ObjectStore, number: int = number) -> None:
-            # A new incarnation each time, with a WAL of its own.
+            # Each `tell` runs a new incarnation, which has a new WAL.
             await broker.produce(batch(b"more %d" % number))
             await roll_and_checkpoint(store, broker)
 
@@ -194,7 +194,7 @@ def test_the_first_batch_is_empty_so_that_a_repeated_one_misses_nothing(
     query = Query(spark_world, startingOffsets="latest")
     assert query.trigger() == []
     spark_world.tell(one_more)
-    # It died before it committed its first batch; by now latest is another offset.
+    # The driver died before it committed its first batch, and latest is a later offset by now.
     query.restart()
     assert query.repeat() == []
     assert query.trigger() == [b"more"]
@@ -289,7 +289,7 @@ def test_a_log_that_begins_within_an_open_transaction_is_empty_until_that_ends(
     assert values(rows_of(rolled)) == []
 
     async def end(broker: OneBroker, store: ObjectStore) -> None:
-        # The next one under its id ends what the id has open.
+        # The next producer of the transactional id ends the open transaction.
         await loaded(broker)
         await (await transaction(broker, "open", b"new")).commit()
 

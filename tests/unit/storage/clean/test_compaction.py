@@ -55,7 +55,7 @@ def stored(
     return TableSegment(segment, added_ms)
 
 
-# What is dirty.
+# Dirty parts of a log.
 
 
 def test_a_segment_without_a_clean_mark_is_dirty() -> None:
@@ -68,7 +68,7 @@ def test_a_segment_without_a_clean_mark_is_dirty() -> None:
 def test_a_segment_may_be_clean_in_part() -> None:
     log = [stored(0, 9, (10, 1)), stored(10, 19, (15, 1)), stored(20, 29)]
     assert dirty_log(log, POLICY, 0, 9_000) == DirtyLog(15, 30, 1500, 1500, 1_000)
-    # The log start may lie behind what was cleaned.
+    # The log start may lie behind the cleaned part.
     assert dirty_log(log, POLICY, 18, 9_000) == DirtyLog(18, 30, 800, 1200, 1_000)
 
 
@@ -142,7 +142,7 @@ def test_a_tombstone_is_not_kept_longer_because_younger_ones_join_it() -> None:
             await log.append([Kept(number, b"b", None)], number + 1)
             await log.compact(now_ms)
             assert (await log.records())[0].offset == (0 if now_ms < 1_100 else 1)
-        # That of offset 6 took the place of all before it.
+        # The tombstone at offset 6 replaces all earlier ones.
         assert [record.offset for record in await log.records()] == [1, 6]
         await log.append([Kept(7, b"c", b"")], 8)
         await log.compact(1_249)
@@ -228,16 +228,16 @@ def merged(segments: list[TableSegment], bytes_max: int = 800) -> list[int]:
     [
         ([], []),
         ([100] * 3, []),
-        # As many as make half of the largest size.
+        # Enough segments to make half of the largest size.
         ([100] * 4, [0, 1, 2, 3]),
         ([100] * 20, [0, 1, 2, 3, 4, 5, 6, 7]),
         # Or many small ones.
         ([10] * 7, []),
         ([10] * 8, [*range(8)]),
-        # Large ones stay, and what is between them is too little.
+        # Large segments stay, and the small ones between them are too few.
         ([201, 100, 100, 201, 100, 100, 201], []),
         ([800, 201, *[100] * 4, 500], [2, 3, 4, 5]),
-        # One of more than half is written again only for as much again.
+        # A segment of more than half the size is written again only together with as many bytes.
         ([90, *[10] * 8], [1, 2, 3, 4, 5, 6, 7, 8]),
         ([80, *[10] * 8], [*range(9)]),
     ],

@@ -103,7 +103,8 @@ def test_a_range_within_a_write_has_no_checksum(begin: int, end: int) -> None:
 def test_a_segment_gets_the_same_seal_as_it_grows(
     batches: list[pa.RecordBatch], is_taken: bool
 ) -> None:
-    """As the whole file would, with a segment's dictionaries, page index and row groups."""
+    """The seal is the same as for the whole file, with a segment's dictionaries, page index and row
+    groups."""
     writer = SegmentWriter(TopicPartition(UUID(int=1), 0), 0)
     pieces: list[Buffer] = []
     for rows in batches:

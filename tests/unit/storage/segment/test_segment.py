@@ -1,4 +1,4 @@
-"""Segments written, opened by ranges, read back; and what damage to them leads to."""
+"""Segments are written, opened by ranges and read back. Damage to them is found or harmless."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Bucket:
-    """A store with one segment, whose requests are counted."""
+    """A store with one segment. Counts the requests."""
 
     def __init__(self, segment: WrittenSegment) -> None:
         self.store = MeteredStore(MemoryStore(SystemClock()), SystemClock())
@@ -269,7 +269,7 @@ def test_no_rows_make_no_segment() -> None:
         writer.finish(12, UUID(int=1))
 
 
-# What is wrong is named.
+# Errors name the object and the fault.
 
 
 def test_an_object_that_is_gone_is_named() -> None:
@@ -328,7 +328,7 @@ def test_no_altered_byte_brings_other_rows() -> None:
     async def story() -> None:
         positions = chance.sample(range(len(data_of(found))), 600)
         untold = [position for position in positions if await attempt(position)]
-        # Nothing refers to what lies between the rows and the seal: the page index.
+        # The page index lies between the rows and the seal, and no reader uses it.
         assert len(untold) < 200
         assert named == {bucket.key}
 

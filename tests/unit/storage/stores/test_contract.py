@@ -29,7 +29,7 @@ _numbers = itertools.count()
 
 
 def locked_array(size: int) -> NDArray[np.uint8]:
-    """Whose views the channel between processes gives."""
+    """A locked array, like those whose views the channel between processes gives."""
     array = np.zeros(size, np.uint8)
     array.flags.writeable = False
     return array

@@ -1,4 +1,4 @@
-"""Large files past the page cache: the same bytes, whatever lies where, and on any file system."""
+"""Large files past the page cache: the same bytes for every alignment, and on any file system."""
 
 from __future__ import annotations
 

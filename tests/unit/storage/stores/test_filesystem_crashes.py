@@ -108,7 +108,7 @@ def test_a_put_whose_temporary_file_was_swept_is_not_applied(
 
 
 def refusing_unnamed_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As NFS does, or a kernel that does not know the flag."""
+    """NFS refuses such files, and so does a kernel that does not know the flag."""
     opened = os.open
 
     def open_named(path: str, flags: int, mode: int = 0o777) -> int:
@@ -120,7 +120,7 @@ def refusing_unnamed_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a chroot: there is no way to an open file by name."""
+    """Without /proc, as in a chroot, a process cannot reach an open file by name."""
     link = os.link
 
     def link_named(source: str, path: str, **options: Any) -> None:
@@ -172,7 +172,7 @@ def test_every_directory_on_the_way_to_an_object_is_synced_before_it_is_acknowle
 
     monkeypatch.setattr(os, "fsync", watched)
     root = tmp_path / "new" / "store"
-    # Another process has made the directory and not come to syncing it.
+    # Another process has made the directory, but has not synced it yet.
     (root / "wal").mkdir(parents=True)
 
     async def story(store: FilesystemStore) -> None:

@@ -1,4 +1,5 @@
-"""The filesystem store on failing disks: each request is applied, or says what it did not do."""
+"""The filesystem store on failing disks: each request is applied, or its error says that it was
+not."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_without_a_store_the_remedy_is_named() -> None:
 
 @pytest.fixture
 def foreign() -> Iterator[str]:
-    """An fsspec URL that is none of our schemes, with the files below it."""
+    """An fsspec URL with a scheme that Tidelog does not define, and the files below it."""
     memory = MemoryFileSystem()
     for key, content in FILES.items():
         memory.pipe_file(f"/bucket/prefix/{key}", encoded(content))

@@ -1,4 +1,4 @@
-"""URLs: which store they open, what is wrong with them, and that no credential is ever shown."""
+"""URLs: which store each opens, the errors of wrong ones, and hidden credentials."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CREDENTIALS = "access_key_id=AKIDEXAMPLE&secret_access_key=s3cr3t"
 
 @pytest.fixture(autouse=True)
 def no_aws_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither the machine's environment nor its profiles."""
+    """Hide the machine's AWS environment and profiles."""
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""The store in memory forgets what is deleted, also while it is listed."""
+"""The store in memory forgets deleted objects, even while it is listed."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def contents(state: TableState) -> tuple[object, ...]:
 
 
 class Refusing(FaultyStore):
-    """Answers nothing while told so."""
+    """A store that refuses all requests while a test says so."""
 
     mute = False
 

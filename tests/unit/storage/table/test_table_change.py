@@ -1,4 +1,4 @@
-"""Entries of the table log: what is written is read, and what is wrong is named."""
+"""Entries of the table log: a written entry is read back, and errors name the fault."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def actions(data: bytes) -> list[dict[str, Any]]:
 
 
 def signed(lines: list[dict[str, Any]]) -> bytes:
-    """An entry of these actions with the checksum that belongs to it."""
+    """An entry of these actions, with its right checksum."""
     lines[-1]["commitInfo"]["checksum"] = "0" * 8
     body = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
     return body.replace(b'"checksum":"00000000"', b'"checksum":"%08x"' % crc32c(body))

@@ -1,4 +1,4 @@
-"""Checkpoints of a table: when they are due, what they hold, and two processes that write one."""
+"""Checkpoints of a table: when they are due, their contents, and two processes that write one."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_with_10_000_segments_nothing_costs_more_than_a_checkpoint() -> None:
         small = bytes_of(world)
         await grow(log, 1)
         one_commit = [after - before for before, after in zip(small, bytes_of(world), strict=True)]
-        # In one commit each a thousand: how they came to be is not what is measured.
+        # Each commit adds a thousand: the test does not measure how the segments came about.
         for _ in range(10):
             base = log.state.partition(0).next_offset
             segments = [listed(0, base + 10 * i, base + 10 * i + 9, base + i) for i in range(1000)]

@@ -57,7 +57,7 @@ def test_a_process_that_starts_again_waits_for_the_grace_once_more() -> None:
 
 
 def test_a_clock_that_jumps_deletes_nothing_too_early() -> None:
-    """The filesystem store's times are those of the wall clock."""
+    """The filesystem store takes an object's time from the wall clock."""
 
     async def story(world: World) -> None:
         log = await world.open()
@@ -120,7 +120,8 @@ class Stalling(FaultyStore):
 
 
 def test_a_writer_that_lost_a_race_reads_again_before_it_commits() -> None:
-    """Entries above the lost number were put before we looked, so they may be deleted by then."""
+    """The cleaner may delete the entries above the lost number, since they were put before the
+    writer's next look."""
 
     class Cut(FaultyStore):
         is_cut = False
@@ -168,7 +169,7 @@ def test_an_answer_that_comes_after_the_grace_is_not_believed() -> None:
                 await other.refresh()
                 await grow(other, 5)
                 await other.write_checkpoint()
-                # What no timeout of a stalled process can see in time.
+                # A stalled process does not notice this pause through any timeout.
                 world.loop._now += 5000
                 assert await other.clean_up() == 6
 
@@ -194,7 +195,7 @@ def test_a_log_cleaned_up_during_a_read_is_read_again() -> None:
         await log.write_checkpoint()
 
         class Late(FaultyStore):
-            """Everything is cleaned up between the read of the hint and what it points to."""
+            """Cleans up between the read of the hint and the read of the object that it names."""
 
             async def get(
                 self, key: str, byte_range: ByteRange | Suffix | None = None

@@ -59,7 +59,8 @@ def test_no_altered_byte_of_a_checkpoint_goes_unseen() -> None:
                 unseen += 1
             except CorruptObject as error:
                 assert error.key == key  # noqa: PT017
-        # The file's first magic, and the seal's own: without it, it is a checkpoint of others.
+        # Undetected are the file's first magic, and the seal's own: without it the checkpoint looks
+        # like another writer's.
         assert unseen <= 3
 
     tell(story)

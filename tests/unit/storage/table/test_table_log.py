@@ -1,4 +1,4 @@
-"""The table log: which process commits what, whatever becomes of requests and of others."""
+"""The table log: which process commits which version, when requests and processes fail."""
 
 from __future__ import annotations
 

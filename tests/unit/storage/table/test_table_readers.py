@@ -35,7 +35,8 @@ Reader = Callable[[str], list[Row]]
 
 
 def ordered(rows: list[Row]) -> list[Row]:
-    """By partition and offset; timestamps without their zone's class, headers as pairs."""
+    """Rows by partition and offset. Timestamps lose the class of their zone, and headers become
+    pairs."""
     plain = [
         {
             **row,
@@ -82,7 +83,7 @@ class Bucket:
         self.store: ObjectStore = FilesystemStore(folder, SystemClock(), SystemEntropy())
         self.table = str(folder / "topics" / str(TOPIC_ID))
         self.rows: dict[str, list[Row]] = {}
-        """By segment."""
+        """The rows by segment."""
 
     async def open(self) -> TableLog:
         return await TableLog.open(
@@ -141,7 +142,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Bucket:
 
 @pytest.fixture
 def bucket(tmp_path: Path, original: Bucket) -> Iterator[Bucket]:
-    """A copy of the filled one."""
+    """A copy of the filled bucket."""
     found = Bucket(tmp_path / "bucket")
     shutil.copytree(original.table, found.table)
     found.rows = dict(original.rows)
@@ -194,7 +195,7 @@ def test_engines_read_from_a_checkpoint_when_earlier_versions_are_gone(
 
 def test_engines_skip_segments_by_their_statistics(bucket: Bucket) -> None:
     wanted = [row for row in bucket.expected() if row["partition"] == 2 and row["offset"] >= 721]
-    # What lies below is not even looked at.
+    # The engines do not even open the segments below.
     for path in Path(bucket.table).glob("partition=2/*.parquet"):
         if int(path.name[:20]) < 700:
             path.unlink()

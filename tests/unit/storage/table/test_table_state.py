@@ -155,7 +155,7 @@ def test_the_latest_come_first_and_of_equals_the_first() -> None:
     copied = state.partition(0).copy()
     assert list(copied.latest_first(0)) == list(state.partition(0).latest_first(0))
     assert copied.since(9) == state.partition(0).since(9) == segments[1]
-    # What is replaced meanwhile is nothing to who goes through it.
+    # A replacement does not change an iteration that has begun.
     going = state.partition(0).latest_first(0)
     assert next(going) == segments[1]
     names = tuple(segment.name for segment in segments)

@@ -1,4 +1,4 @@
-"""The pages on the WAL's formats say what the code does: here objects are read by the pages."""
+"""The pages on the WAL's formats agree with the code: these tests read objects as the pages say."""
 
 from __future__ import annotations
 
@@ -195,5 +195,5 @@ def test_a_blob_of_images() -> None:
 
 
 def place(tables: tuple[list[str], ...], number: int) -> int:
-    """Where a table begins in a blob of one row each."""
+    """The position at which a table begins in a blob of one row each."""
     return 40 + sum(struct.calcsize("<" + "".join(table)) for table in tables[:number])

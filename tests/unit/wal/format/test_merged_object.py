@@ -122,7 +122,8 @@ def test_an_index_that_does_not_list_a_copied_extent_is_named() -> None:
 
 
 def test_a_log_that_is_replayed_finds_its_batches_in_the_merged_object() -> None:
-    """The owner takes the new places up at once, who replays when it meets the entry."""
+    """The owner takes the new places up at once. An heir takes them up when it replays the
+    entry."""
     slots = three_slots()
     merged = merged_of(slots, A)
     owner = PartitionLog.from_image(PartitionImage.empty(A, ZERO))

@@ -1,4 +1,4 @@
-"""WAL objects: what is refused, and by which name."""
+"""WAL objects: refused objects, and the names of their errors."""
 
 from __future__ import annotations
 

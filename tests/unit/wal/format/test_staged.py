@@ -1,4 +1,5 @@
-"""Staged objects: what is written is read, any damage is named, and adopted batches are stamped."""
+"""Staged objects: a written object is read back, errors name any damage, and adopted batches are
+stamped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which leader epoch wrote what (KIP-101)."""
+"""The leader epoch under which each batch was written (KIP-101)."""
 
 from __future__ import annotations
 

@@ -123,7 +123,8 @@ def test_a_batch_may_run_over_the_largest_sequence() -> None:
 
 
 def test_a_fresh_partition_takes_no_later_batch_before_the_first() -> None:
-    """Else the first, refused a moment ago and sent again, would come behind it, or never."""
+    """Otherwise the first batch, refused a moment ago and sent again, would come behind the later
+    one, or never."""
     log = new_log()
     assert refused(log, 4) == 45
     assert send(log, 0).base_offset == 0

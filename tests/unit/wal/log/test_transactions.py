@@ -17,7 +17,7 @@ A, B = 5, 6
 
 
 class Partition:
-    """A partition log, and shorthands for what producers and coordinators do."""
+    """A partition log, and shorthands for the requests of producers and coordinators."""
 
     def __init__(self) -> None:
         self.log = PartitionLog.from_image(PartitionImage.empty(PARTITION, EPOCH_0))
@@ -28,7 +28,7 @@ class Partition:
         return self.log.append(head, 0).base_offset
 
     def send(self, producer: int, ordinal: int = NO_ORDINAL, epoch: int = 0) -> int:
-        """One transactional record."""
+        """Append one transactional record."""
         return self.try_to_send(producer, ordinal, epoch, transactional=True).base_offset
 
     def try_to_send(

@@ -14,9 +14,9 @@ from tidelog.wal.read.ordinals import OrdinalColumns, Ordinals, extent_ordinals
 KEY = "wal/0-1/00000000000000000002.wal"
 EXTENT = Extent(10, 12, 0, KEY, 100, 300)
 PLACES = np.array([0, 100, 200])
-"""Of the extent's batches in its bytes."""
+"""Positions of the extent's batches in its bytes."""
 KNOWN = Ordinals(np.array([0, 100, 200, 300]), np.array([1, 7, 8, 9]))
-"""Of the object's batches: the first is another partition's."""
+"""Ordinals of the object's batches. The first batch belongs to another partition."""
 IN_TRANSACTION = np.full(3, TRANSACTIONAL_FLAG)
 
 

@@ -1,4 +1,4 @@
-"""How much is read for what readers want, by what was wanted before."""
+"""The size of a read follows from the bytes that readers want and wanted before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def extent(number: int, key: str = KEY, size: int = SLICE) -> Extent:
 
 
 class Reader:
-    """Reads what is planned at once, from objects of one size."""
+    """Makes the planned reads at once, from objects of one size."""
 
     def __init__(self, size: int = OBJECT) -> None:
         self.demand = Demand()
@@ -112,7 +112,7 @@ def test_an_object_after_ones_of_which_little_was_wanted_is_not() -> None:
     reader.read(*(extent(number, "wal/0-1/0") for number in range(16)))
     for slot in range(1, 9):
         reader.read(extent(3, f"wal/0-1/{slot}"))
-    # It takes four to see that things have changed.
+    # After four reads the plan follows the change.
     assert [read.end - read.start for read in reader.planned[-4:]] == [SLICE] * 4
 
 

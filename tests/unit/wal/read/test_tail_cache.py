@@ -1,4 +1,4 @@
-"""The tail cache keeps what was used last, within its budget."""
+"""The tail cache keeps the objects that were used last, within its budget."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def story(tell: Callable[[World], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def life(world: World, epoch: int = 1) -> AsyncIterator[Broker]:
-    """An incarnation that begins with what is there, and is sealed at the end."""
+    """An incarnation that begins with the objects in the bucket, and is sealed at the end."""
     owner = incarnation(epoch)
     recovered = await world.recover(owner)
     assert not recovered.failures
@@ -47,7 +47,7 @@ def slot_key(slot: int, epoch: int = 1) -> str:
 
 
 def ends_at(recovered: Recovered) -> list[int | None]:
-    """Each partition's next offset, None for those that failed."""
+    """Each partition's next offset, or None for a partition that failed."""
     return [None if p in recovered.failures else recovered.images[p].next_offset for p in P]
 
 

@@ -196,7 +196,7 @@ def test_a_put_that_arrives_after_the_seal_changes_nothing() -> None:
 
 
 def test_an_object_that_does_not_decode_is_passed_by() -> None:
-    """The slot is decided; what follows may have been acknowledged."""
+    """The slot is decided. Slots behind it may have been acknowledged."""
 
     async def tell(world: World) -> None:
         await written(world, 4)
@@ -218,7 +218,7 @@ def test_an_object_of_a_newer_format_is_not_touched() -> None:
 
 
 def test_slots_that_a_newer_checkpoint_made_superfluous_are_no_end() -> None:
-    """They were deleted while the one who seals stood still; it had begun to scan at slot 0."""
+    """A sealing process scanned from slot 0 and stalled. The slots were deleted meanwhile."""
 
     async def tell(world: World) -> None:
         broker = await written(world, 6)

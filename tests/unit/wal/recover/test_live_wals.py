@@ -61,7 +61,7 @@ def test_a_slot_that_was_confirmed_is_never_the_end_of_a_live_wal(told: bool) ->
 
 
 def test_several_slots_that_were_confirmed_and_are_lost() -> None:
-    """A partition is not served unless it is proved to have had no entry in them."""
+    """A partition is served only if it is proved to have no entry in the lost slots."""
 
     async def tell(world: World) -> None:
         await three_lives_in_one(world)

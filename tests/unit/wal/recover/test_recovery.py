@@ -1,4 +1,4 @@
-"""Recovery: where a partition's log begins, what follows it, and what that costs."""
+"""Recovery: where a partition's log begins, which entries follow, and the cost in requests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_log_begins_with_the_newest_checkpoint() -> None:
             await broker.produce(P[0], 2)
             await broker.checkpointer.checkpoint()
             await broker.produce(P[1], 4)
-        # What lies below the newest checkpoint is not looked at.
+        # Recovery does not read slots below the newest checkpoint.
         await world.bucket.delete(slot_key(0))
         await world.bucket.delete(slot_key(1))
         await world.bucket.delete(checkpoint_key(FIRST, Slot(1)))
@@ -136,7 +136,8 @@ def test_entries_of_an_earlier_tenure_in_the_same_wal_are_left_out() -> None:
         async with life(world) as broker:
             await broker.produce(P[0], 3)
             log = broker.logs[P[0]]
-            # It was given away and has come back, with what others wrote meanwhile.
+            # The partition was given away and has come back, with records that others wrote
+            # meanwhile.
             image = replace(
                 log.image(),
                 leader_epoch=LeaderEpoch(2),
@@ -220,7 +221,7 @@ def test_bodies_are_not_read_and_requests_do_not_grow_with_partitions() -> None:
         recovered = await recover(bucket, world.clock, InlineOffload(), world.tenures, world.ends)
         assert len(recovered.images) == 500
         assert recovered.images[many[0]].next_offset == 5
-        # The checkpoint, and the one slot behind it.
+        # One get for the checkpoint, and one for the slot behind it.
         assert bucket.gets == 2
         assert bucket.bytes_read < 200_000
 

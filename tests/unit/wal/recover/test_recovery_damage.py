@@ -52,7 +52,7 @@ async def damage(world: World, key: str) -> None:
 def test_a_slot_that_is_gone_or_broken_harms_the_partitions_with_entries_in_it(
     slot: int, left: list[int | None], how: str
 ) -> None:
-    """The slot behind it tells which those are. Behind the last slot there is none."""
+    """The slot behind names those partitions. The last slot has none behind it."""
 
     async def tell(world: World) -> None:
         await three_lives_in_one(world)

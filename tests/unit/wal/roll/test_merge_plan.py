@@ -92,7 +92,7 @@ def test_a_merged_extent_is_no_larger_than_one_read() -> None:
 def test_merging_ends_with_few_objects_or_full_ones(
     logs: list[list[tuple[int, int]]], objects_max: int, sources_max: int
 ) -> None:
-    """Merging again and again, as the merger does: it comes to an end, and what is left is few."""
+    """Merging again and again, as the merger does, comes to an end and leaves few objects."""
     limits = WalMergeLimits(objects_max, bytes_max=100_000, sources_max=sources_max)
     held: dict[TopicPartition, Extents] = {
         topic_partition(number): log_of(*((f"{slot:03}", length) for slot, length in sorted(log)))

@@ -65,7 +65,8 @@ def test_a_checkpoint_holds_all_below_its_slot_and_nothing_else() -> None:
         broker.store.pause()
         writing = asyncio.create_task(broker.checkpointer.checkpoint())
         await world.clock.sleep(0.001)
-        # This belongs to the slot of the checkpoint, and becomes durable before it is written.
+        # These records belong to the checkpoint's own slot, and become durable before it is
+        # written.
         broker.append(PARTITIONS[0], records=10)
         broker.append(PARTITIONS[1], records=10)
         await world.clock.sleep(0.1)
@@ -116,7 +117,7 @@ def test_a_checkpoint_equal_to_the_newest_is_not_written() -> None:
 
 
 def test_records_rolled_without_another_slot_are_in_the_next_checkpoint() -> None:
-    """Else an idle broker's checkpoint would name its WAL objects for ever."""
+    """Otherwise an idle broker's checkpoint would name its WAL objects for ever."""
 
     async def tell(world: World, broker: Broker) -> None:
         await broker.produce(PARTITIONS[0], records=4)
@@ -134,7 +135,8 @@ def test_records_rolled_without_another_slot_are_in_the_next_checkpoint() -> Non
 
 
 def test_changes_of_a_failed_checkpoint_are_in_the_next_one_without_another_slot() -> None:
-    """Else an idle broker's checkpoint names objects of its past after an error of the store."""
+    """Otherwise an idle broker's checkpoint would name obsolete objects after an error of the
+    store."""
 
     async def tell(world: World, broker: Broker) -> None:
         await broker.produce(PARTITIONS[0], records=4)
@@ -183,7 +185,7 @@ def test_records_rolled_during_a_checkpoint_are_left_out_of_its_extents() -> Non
 
 
 def test_a_log_start_that_moved_meanwhile_is_in_it() -> None:
-    """The extents below it are gone, so the image must say so."""
+    """The extents below it are deleted, so the image must have the new log start."""
     log = PartitionLog.from_image(PartitionImage.empty(PARTITIONS[0], EPOCH_0))
 
     def durable(base: int, last: int, log_start: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints look at the partitions that changed, however many others there are."""
+"""A checkpoint looks only at the partitions that changed, and not at the many others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class Led:
         return found
 
     def visited_by_checkpoint(self) -> int:
-        """Take a checkpoint, which is right; how many partitions it looked at."""
+        """Take a checkpoint and check its images. Returns the number of partitions that it looked
+        at."""
         before = self.images.visited
         found = self.checkpoint()
         present = [log for log in self.logs if log in self.images]
@@ -72,13 +73,15 @@ def test_idle_partitions_are_looked_at_twice_and_never_again() -> None:
     for _ in range(20):
         for number in (3, 500, 999):
             led.append(number)
-        # Those few, and at first the others of their blocks and those of no whole block.
+        # The checkpoint looks at these three, at first at their blocks, and at the last, partial
+        # block.
         assert led.visited_by_checkpoint() <= 4 * BLOCK_PARTITIONS
     assert led.visited_by_checkpoint() <= 2 * BLOCK_PARTITIONS
 
 
 def test_a_partition_that_is_gone_asks_for_one_more_checkpoint() -> None:
-    """Else the objects that its image names are kept for as long as all others are idle."""
+    """Otherwise the objects that its image names are kept for as long as all other partitions are
+    idle."""
     led = Led(BLOCK_PARTITIONS + 2)
     for _ in range(2):
         led.checkpoint()
@@ -124,7 +127,7 @@ def test_partitions_come_and_go() -> None:
         led.images.discard(led.logs[number])
     assert len(led.images) == 3 * BLOCK_PARTITIONS - 4
     led.visited_by_checkpoint()
-    # What is gone may still hear of what was under way.
+    # A partition that has been removed may still get effects of earlier appends.
     led.append(70)
     assert len(led.checkpoint()) == 3 * BLOCK_PARTITIONS - 4
     led.images.add(led.logs[70])

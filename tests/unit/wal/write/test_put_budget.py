@@ -49,7 +49,7 @@ def test_no_put_waits_longer_than_an_interval_and_the_average_is_kept(puts_a_sec
         now += wait
         budget.spend(now)
         puts += 1
-    # What the quiet second before has saved comes on top.
+    # The quiet second before has saved puts for one more second.
     assert puts <= (now - 50.0) * puts_a_second + puts_a_second + 1
 
 
@@ -78,7 +78,7 @@ def test_a_slot_that_waits_for_its_turn_is_filled_on() -> None:
             for _ in range(5):
                 slots.append(desk.add(10))
                 await desk.tick(0.015)
-            # The eleventh PUT of this second waits for a tenth of one.
+            # The eleventh PUT of this second waits for a tenth of a second.
             assert len(desk.durable) == 10
             assert slots == [10] * 5
             await desk.writer.durable(slots[-1])

@@ -172,7 +172,7 @@ def test_a_cancelled_waiter_disturbs_no_other() -> None:
 
 
 def test_all_that_was_added_so_far_can_be_waited_for() -> None:
-    """As a duplicate of a batch that is not durable yet must (H4)."""
+    """The duplicate of a batch that is not durable yet must wait like this (H4)."""
 
     async def tell(desk: Desk) -> None:
         async with desk.running():
@@ -283,7 +283,7 @@ def test_a_writer_that_meets_a_seal_is_fenced() -> None:
 
 def test_a_writer_that_meets_anothers_object_is_fenced() -> None:
     async def tell(desk: Desk) -> None:
-        # What a process with the same incarnation would have put.
+        # The object of a second process with the same incarnation.
         buffer = SlotBuffer()
         buffer.add(OpeningEntry(PartitionImage.empty(PARTITION, EPOCH_0)))
         await desk.bucket.put(desk.key(0), buffer.assemble(header(0)).data)

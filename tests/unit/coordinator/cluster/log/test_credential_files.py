@@ -52,7 +52,7 @@ class _StallingStore(MemoryStore):
 
 
 class _Cluster:
-    """One broker's metadata log, and another process's."""
+    """The metadata logs of a broker and of another process."""
 
     def __init__(self) -> None:
         self.clock = _JumpingClock()

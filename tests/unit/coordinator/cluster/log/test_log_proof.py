@@ -1,4 +1,4 @@
-"""The metadata log proves itself: what is lost or replaced is noticed by stamps (rule C11)."""
+"""The metadata log proves itself: stamps show lost and replaced entries (rule C11)."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_stamp_above_the_view_makes_a_reader_read_on() -> None:
 
 
 def test_entries_replaced_by_a_snapshot_are_not_compared() -> None:
-    """Its entries are deleted, so nothing can tell what they were."""
+    """The entries are deleted, so no process can compare them."""
 
     async def story(world: World) -> None:
         broker = await world.broker(7, world.process("a"), snapshot_interval_entries=10)

@@ -1,4 +1,4 @@
-"""The metadata log: many writers, one history, whatever the store does."""
+"""The metadata log: many writers and one history, through all faults of the store."""
 
 from __future__ import annotations
 
@@ -198,7 +198,8 @@ def test_a_fenced_author_is_told_so_and_changes_nothing() -> None:
 
 
 def test_a_fenced_author_is_told_so_when_the_log_has_forgotten_it() -> None:
-    """Else a broker that was stopped for long would take its end for a refusal, and go on."""
+    """Otherwise a broker that was paused for long would take its own fence for a refused change,
+    and go on."""
 
     async def story(world: World) -> None:
         first = await world.broker(1, world.process("a"))

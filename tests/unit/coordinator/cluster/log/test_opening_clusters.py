@@ -1,4 +1,5 @@
-"""A prefix becomes a cluster once; what is no cluster, newer or damaged is refused and named."""
+"""A prefix becomes a cluster once. Prefixes that hold no cluster, a newer format or damage are
+refused, and the error names the object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots, what they make obsolete, and what an old view is worth (rule A2)."""
+"""Snapshots, the objects that they make obsolete, and the limits of an old view (rule A2)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_broker_with_a_wrong_clock_deletes_nothing_too_early(offset_hours: int
 
 
 def test_a_clock_that_jumps_deletes_nothing_too_early() -> None:
-    """The filesystem store's times are those of the wall clock."""
+    """The filesystem store takes an object's time from the wall clock."""
 
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"), snapshot_interval_entries=10)
@@ -109,7 +109,7 @@ def test_a_clock_that_jumps_deletes_nothing_too_early() -> None:
 
 
 class SetClock(SystemClock):
-    """Its monotonic time is what the test says."""
+    """A clock whose monotonic time a test sets."""
 
     now = 0.0
 
@@ -137,7 +137,7 @@ def test_files_whose_times_are_long_past_are_as_young_as_they_were_seen(tmp_path
         assert await snapshots.collect(grace_ms) == 0
         clock.now = GRACE_SECONDS - 1.0
         assert await snapshots.collect(grace_ms) == 0
-        # Another process has not seen them for so long.
+        # A new process has observed the objects for less than the grace.
         clock.now = GRACE_SECONDS + 1.0
         assert await Snapshots(store, clock, InlineOffload()).collect(grace_ms) == 0
         assert await snapshots.collect(grace_ms) == 2
@@ -250,7 +250,7 @@ def test_an_idle_log_catches_up_where_nothing_was_deleted() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_an_append_during_which_the_process_slept_is_not_believed(seed: int) -> None:
-    """The put was sent, the process stalls, and whatever the answer was it is too old."""
+    """The process sends the put and stalls. Its view is too old by then, whatever the answer."""
 
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))

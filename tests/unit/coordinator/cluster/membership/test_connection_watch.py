@@ -28,7 +28,7 @@ SOON = 1.0
 
 
 async def connected(world: World, count: int) -> list[Member]:
-    """Brokers with connections, whose dead processes leave their machines behind."""
+    """Brokers connected to each other. The machines of dead processes stay reachable."""
     world.network.settings.silent_death_probability = 0.0
     brokers = await members(world, count, listening=True)
     await asyncio.sleep(10)
@@ -53,7 +53,7 @@ def test_a_killed_broker_is_fenced_and_taken_over_within_a_second(count: int, se
 
 
 def test_a_dying_process_may_close_its_connections_before_its_listener() -> None:
-    """So the first attempts to connect are not refused."""
+    """The listener is still open, so the first attempts to connect are not refused."""
 
     async def story(world: World) -> None:
         brokers = await connected(world, 3)
@@ -143,7 +143,7 @@ def test_a_newcomer_at_the_address_of_another_broker_is_not_taken_for_it() -> No
 
 
 def test_a_broker_that_cannot_renew_its_lease_fences_no_broker() -> None:
-    """It has lost the store: its own PUT does not succeed."""
+    """The broker has lost the store: the put of its own lease fails."""
 
     async def story(world: World) -> None:
         brokers = await connected(world, 2)
@@ -156,7 +156,7 @@ def test_a_broker_that_cannot_renew_its_lease_fences_no_broker() -> None:
 
 
 def test_the_second_of_two_deaths_is_left_to_its_lease_by_the_only_survivor() -> None:
-    """Nothing else answers it: perhaps it is the survivor whose network is broken."""
+    """No third broker answers the survivor, so the survivor's own network may be broken."""
 
     async def story(world: World) -> None:
         survivor, *dead = await connected(world, 3)
@@ -183,7 +183,7 @@ def test_two_deaths_at_once_are_found_by_two_brokers() -> None:
         assert sorted(fences(world)) == sorted(each.epoch for each in dead)
         living = [brokers[n] for n in (0, 3, 4)]
         assert [each.owned(world) for each in living] == [4, 4, 4]
-        # The first one's partitions did not go to the other dead one.
+        # The first dead broker's partitions did not go to the second one.
         topics = world.replayed().topics.values()
         assert max(len(tenures) for topic in topics for tenures in topic.partitions) == 2
 
@@ -204,7 +204,7 @@ def test_a_broker_that_returns_under_its_id_is_connected_again() -> None:
 
 
 def test_the_port_is_the_registered_one() -> None:
-    """The watch dials what the metadata log says."""
+    """The watch connects to the address in the metadata log."""
 
     async def story(world: World) -> None:
         brokers = await connected(world, 2)

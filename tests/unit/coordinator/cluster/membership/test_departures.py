@@ -1,4 +1,5 @@
-"""Answers about leaders wait until it is known whether a broker has died, and who leads then."""
+"""Answers about leaders wait until the broker knows whether another broker has died, and which
+broker leads then."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def test_an_answer_waits_for_the_successors_of_a_killed_broker(seed: int) -> Non
         assert await waited(world, first) < MOMENT
         dead.kill()
         await asyncio.sleep(MOMENT)
-        # The survivors do not tell each other here: one of them knows of its own take-over alone.
+        # Survivors send each other no hints here, so one of them knows only its own take-over.
         states = []
         for one in (first, third):
             assert await waited(world, one) < WAIT_SECONDS_MAX + MOMENT
@@ -97,7 +98,7 @@ def test_a_broker_that_comes_back_is_listed_once() -> None:
 
 
 def test_a_broker_that_hangs_is_not_listed() -> None:
-    """Its clients wait for its answers: they must drop it."""
+    """The clients of a broker that hangs wait for its answers, and must drop it."""
 
     async def story(world: World) -> None:
         first, hanging, _ = await connected(world, 3)

@@ -1,4 +1,4 @@
-"""Which drains are refused, what they change, and where partitions go meanwhile."""
+"""Which drains are refused, which state a drain changes, and where partitions go meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tidelog.identifiers import BrokerId, Epoch
 
 
 def brokers(*versions: int) -> ClusterState:
-    """Brokers 1, 2 and so on, whose epochs are their ids."""
+    """Brokers with ids from 1 on, whose epochs are their ids."""
     state = after(ClusterState(), None, CLUSTER)
     for number, version in enumerate(versions, 1):
         state = after(state, None, replace(registered(number), version=version))
@@ -65,7 +65,7 @@ def test_the_end_of_an_incarnation_ends_its_drain() -> None:
     state = after(drained(three(), 2), 2, BrokerFenced(Epoch(2)))
     again = replace(registered(2), version=BROKER_VERSION)
     assert takers(after(state, None, again)) == [1, 2, 3]
-    # Also if the newcomer fences its own predecessor.
+    # This holds even if the newcomer fences its own predecessor.
     state = after(drained(three(), 2), None, BrokerFenced(Epoch(2)), again)
     assert takers(state) == [1, 2, 3]
 
@@ -86,7 +86,7 @@ def test_the_last_broker_that_can_take_partitions_is_not_drained() -> None:
     state = drained(drained(three(), 2), 3)
     with pytest.raises(DrainRefused, match=r"undo the drain of another one: 2, 3$"):
         drain_changes(state, BrokerId(1), draining=True)
-    # The drains of others do not keep a drained one from being undone.
+    # Drains of other brokers do not prevent the end of this broker's drain.
     assert takers(undone(state, 3)) == [1, 3]
 
 

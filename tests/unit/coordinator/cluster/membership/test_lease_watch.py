@@ -1,4 +1,5 @@
-"""Which brokers a watcher takes for dead: each condition of rule B2, and what it prevents."""
+"""Which brokers a watcher takes for dead: each condition of rule B2, and the mistake that it
+prevents."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ SESSION = 9.0
 class Stage:
     """One watcher, and brokers that renew their leases or are silent, on one monotonic clock.
 
-    By itself everything works: looks come when the watch wants them, and the watcher's own lease is
-    renewed at each heartbeat.
+    Without further calls there are no faults: looks come when the watch wants them, and the
+    watcher's own lease is renewed at each heartbeat.
     """
 
     def __init__(self, state: ClusterState, me: int, draw: float = 0.0) -> None:
@@ -45,7 +46,7 @@ class Stage:
         self.fences: list[tuple[int, float]] = []
 
     def silence(self, *broker_ids: int) -> None:
-        """These brokers renew no more."""
+        """These brokers stop renewing their leases."""
         self.silent |= dict.fromkeys(broker_ids, self.now)
 
     def come_back(self, *broker_ids: int) -> None:
@@ -60,7 +61,7 @@ class Stage:
         return Lease(BrokerId(broker_id), epoch, counter, "w", process(), progress)
 
     def look(self, took: float = 0.01) -> Verdict | None:
-        """One look now. The clock then stands at its answer."""
+        """Make the watcher look now. The clock then stands at the time of its answer."""
         asked_at = self.now
         if self.renewing:
             self.renewed_at = max(self.renewed_at, asked_at - asked_at % HEARTBEAT)
@@ -177,7 +178,7 @@ def test_the_nearest_watcher_comes_first_and_the_others_later() -> None:
 
 
 def test_a_silent_neighbour_does_not_count_as_nearer() -> None:
-    """The nearest watcher of broker 3 is dead too: broker 1 does not wait for it."""
+    """The nearest watcher of broker 3 is dead too, so broker 1 does not wait for it."""
     stage = Stage(cluster(1, 2, 3), me=1)
     stage.silence(2, 3)
     assert stage.run(30) == [2, 3]
@@ -186,7 +187,7 @@ def test_a_silent_neighbour_does_not_count_as_nearer() -> None:
 
 
 def test_a_broker_without_a_lease_is_dead_too() -> None:
-    """It died between its registration and its first renewal."""
+    """The broker died between its registration and its first renewal."""
     state = cluster(1, 2)
     watch = LeaseWatch(incarnation(state, 1), HEARTBEAT)
     verdicts = []
@@ -212,7 +213,7 @@ def test_a_lease_of_an_older_incarnation_shows_no_life() -> None:
     assert fenced.durable_end == 0
 
 
-# --- what a living broker is protected by ---
+# --- protection of living brokers ---
 
 
 def test_a_broker_that_renews_late_but_in_time_is_not_fenced() -> None:
@@ -225,7 +226,7 @@ def test_a_broker_that_renews_late_but_in_time_is_not_fenced() -> None:
 
 
 def test_a_broker_that_renews_within_the_last_heartbeat_is_not_fenced() -> None:
-    """It is found silent, and its lease changes before the confirming look."""
+    """The watcher finds the broker silent, and its lease changes before the confirming look."""
     stage = Stage(cluster(1, 2), me=1)
     stage.silence(2)
     while not stage.watch.silent:
@@ -273,7 +274,8 @@ def test_reads_that_fail_are_no_looks() -> None:
 
 
 def test_a_lease_that_cannot_be_read_at_the_turn_is_not_fenced() -> None:
-    """Of two silent brokers one has its turn at last, and just then its lease is not read."""
+    """One of two silent brokers has its turn, but the watcher's read of its lease fails just
+    then."""
     stage = Stage(cluster(1, 2, 3), me=1, draw=1.0)
     stage.silence(2, 3)
     # The turn comes a heartbeat after the confirmation, which comes one after the judgement.
@@ -314,7 +316,8 @@ def test_without_any_lease_put_no_broker_is_fenced() -> None:
 
 @pytest.mark.parametrize("seconds", [12, 30, 300])
 def test_an_outage_in_which_all_look_dead_ends_without_a_fence(seconds: float) -> None:
-    """No PUT succeeds, GETs do. Afterwards the others renew a little later than the watcher."""
+    """No PUT succeeds, but GETs do. Afterwards the other brokers renew a little later than the
+    watcher."""
     stage = Stage(cluster(1, 2, 3, 4, 5), me=1)
     stage.run(20)
     stage.silence(2, 3, 4, 5)

@@ -1,4 +1,5 @@
-"""Leases: who lives is never fenced in vain, and who may be fenced knows it first (B2, B3)."""
+"""Leases: no living broker is fenced in vain, and a broker knows first that it may be fenced (B2,
+B3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a broken connection fences a broker at once, and what leaves it to the lease (B2)."""
+"""When a broken connection fences a broker at once, and when the lease decides (B2)."""
 
 from __future__ import annotations
 

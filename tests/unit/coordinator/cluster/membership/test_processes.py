@@ -17,7 +17,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of 
 
 
 def identity_of(pid: int) -> ProcessIdentity:
-    """As the process itself would say; its start time is in field 22 of /proc/<pid>/stat."""
+    """The identity that the process itself would report. Field 22 of /proc/<pid>/stat is its start
+    time."""
     with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123 - as procps reads it
         fields = stat.read().rpartition(")")[2].split()
     return replace(current(), pid=pid, start_time=int(fields[19]))

@@ -196,7 +196,7 @@ def test_a_broker_that_writes_to_the_log_lives_though_its_lease_does_not_change(
 
 
 def test_a_broker_that_resumes_in_the_last_moment_is_not_fenced() -> None:
-    """It writes after the newcomer's last look and before the newcomer's entry."""
+    """The old broker writes after the newcomer's last look and before the newcomer's entry."""
 
     async def story(world: World) -> None:
         first = await world.broker(7, world.process("a"))
@@ -273,7 +273,7 @@ def test_a_lease_that_cannot_be_read_is_no_sign_of_life() -> None:
 
 
 def test_a_fence_names_how_far_the_predecessors_wal_was_durable() -> None:
-    """The newcomer's lease takes the place of the one that tells it."""
+    """The newcomer's lease replaces the lease that names the durable end."""
 
     async def story(world: World) -> None:
         first = await world.broker(7, world.process("a"))
@@ -298,7 +298,7 @@ def test_brokers_of_several_ids_share_the_bucket() -> None:
 
 
 def test_a_newcomer_fences_brokers_of_other_ids_that_have_certainly_ended() -> None:
-    """Others on machines that it cannot see are left to those who watch their leases."""
+    """The newcomer cannot see processes on other machines. The watchers of leases fence those."""
 
     async def story(world: World) -> None:
         here, there, alive = [
@@ -404,7 +404,8 @@ def test_after_a_polite_end_another_id_starts_at_once() -> None:
 def test_a_broker_of_an_earlier_release_that_resumes_in_the_last_moment_keeps_the_bucket(
     appends_before: int,
 ) -> None:
-    """It writes before the newcomer's registration, or between that and its own fence."""
+    """The old broker writes before the newcomer's registration, or between the registration and the
+    newcomer's fence."""
 
     async def story(world: World) -> None:
         first = await world.earlier_release(7, world.process("a"))

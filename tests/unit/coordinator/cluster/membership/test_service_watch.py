@@ -13,7 +13,7 @@ SESSION = 9.0
 
 
 class Stage:
-    """One broker whose uploads get stuck, and another one that it watches."""
+    """One broker whose uploads get stuck, and another broker that it watches."""
 
     def __init__(self) -> None:
         self.watch = ServiceWatch(SESSION, HEARTBEAT)
@@ -57,7 +57,7 @@ def test_a_broker_without_uploads_serves() -> None:
 
 
 def test_each_success_begins_a_new_session() -> None:
-    """Also one of a later slot, while the first one hangs."""
+    """The success of a later slot counts too, while the first upload hangs."""
     stage = Stage()
     for succeeded in range(11, 20):
         assert stage.run(SESSION - 1) is None
@@ -68,7 +68,7 @@ def test_a_broker_does_not_end_while_no_other_broker_can_write_either() -> None:
     stage = Stage()
     stage.others_grow = False
     assert stage.run(60) is None
-    # Another one's WAL grows again: this one has a session to follow.
+    # The other broker's WAL grows again, so this broker ends after one more session.
     stage.others_grow = True
     assert stage.run(60) == 10.0
 

@@ -42,8 +42,8 @@ def test_only_tenures_that_still_name_something_are_told() -> None:
         {
             flights(2): AT_1,
             flights(0): AT_1,
-            flights(1): LeaderEpoch(0),  # its first tenure, with nothing before it
-            TopicPartition(DELAYS, 0): LeaderEpoch(0),  # not the current one
+            flights(1): LeaderEpoch(0),  # the partition's first tenure, with nothing before it
+            TopicPartition(DELAYS, 0): LeaderEpoch(0),  # not the current tenure
             TopicPartition(NOWHERE, 0): AT_1,  # deleted
         },
     )
@@ -95,7 +95,7 @@ def test_many_openings_make_one_entry() -> None:
         await asyncio.sleep(3)
         assert broker.log.state.sequence == before + 1
         assert broker.log.state.unopened(broker.epoch) == ()
-        # What the log knows is not told again, and costs no request.
+        # The broker does not report tenures that the log knows, and sends no request.
         requests = world.store.counts.total()
         for partition in partitions:
             tenure_reports.add(partition, AT_1, Slot(0))

@@ -122,7 +122,7 @@ def test_an_outage_of_the_store_ends_without_a_fence(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_store_that_takes_no_puts_ends_without_a_fence(seed: int) -> None:
-    """GETs work all the time: each watcher sees all the others silent."""
+    """GETs succeed all the time, so each watcher sees all the others silent."""
 
     async def story(world: World) -> None:
         brokers = await members(world, 5)

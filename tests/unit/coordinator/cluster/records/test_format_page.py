@@ -1,4 +1,4 @@
-"""docs/formats/metadata.md says what the code does."""
+"""docs/formats/metadata.md agrees with the code."""
 
 from __future__ import annotations
 

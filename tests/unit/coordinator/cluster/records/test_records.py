@@ -1,4 +1,4 @@
-"""The metadata log's objects: what they look like, and what is refused when one is read."""
+"""The metadata log's objects: their bytes, and the errors of damaged ones."""
 
 from __future__ import annotations
 

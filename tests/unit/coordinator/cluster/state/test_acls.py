@@ -52,7 +52,7 @@ def test_rules_come_and_go_in_one_entry() -> None:
 
 
 def test_the_rules_stay_the_same_object_until_they_change() -> None:
-    """By this the authorizer knows that its decisions still hold."""
+    """The authorizer relies on this to know that its decisions still hold."""
     state = with_rules(READ)
     drained = after(harbour(), 1, DrainChanged(Epoch(2), draining=True))
     assert drained.acls is harbour().acls

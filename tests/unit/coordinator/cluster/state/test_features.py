@@ -35,7 +35,7 @@ NEWER = BROKER_VERSION + 1
 
 
 def brokers(*versions: int) -> ClusterState:
-    """Brokers 1, 2 and so on, whose epochs are their ids."""
+    """Brokers with ids from 1 on, whose epochs are their ids."""
     state = after(ClusterState(), None, CLUSTER)
     for number, version in enumerate(versions, 1):
         state = after(state, None, replace(registered(number), version=version))

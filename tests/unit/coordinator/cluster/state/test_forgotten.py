@@ -104,7 +104,7 @@ def test_a_deleted_topic_is_remembered_with_the_entry_that_deleted_it_until_it_i
     state = after(state, 2, TopicsForgotten((NUMBERED,)))
     assert state.deleted == {}
     assert state.fate_of(NUMBERED) is TopicFate.FORGOTTEN
-    # The last word on an id: neither its name nor what it was is known.
+    # The state knows nothing more of a forgotten id, not even its name.
     assert state.topic_named("numbered") is None
 
 
@@ -115,7 +115,7 @@ def test_a_topic_may_be_deleted_and_forgotten_in_one_entry() -> None:
 
 
 def test_an_incarnation_is_named_by_any_of_a_partitions_tenures() -> None:
-    """A tenure that never opened stays between the others, and its WAL may have to be read."""
+    """A tenure that never opened stays in the list of tenures, and its WAL may have to be read."""
     state = after(retired(), None, registered(3))
     third = Epoch(state.sequence)
     state = after(state, third, BrokerFenced(Epoch(2)))
@@ -190,7 +190,7 @@ def test_a_topics_fate_is_told_by_its_id_alone_once_it_is_forgotten() -> None:
 
 
 def test_in_a_bucket_of_the_first_release_an_unnumbered_topic_was_deleted() -> None:
-    """That release did not remember what it had deleted."""
+    """The first release did not remember deleted topics."""
     old = replace(harbour(), cluster=replace(CLUSTER, format_version=1))
     assert old.fate_of(NOWHERE) is TopicFate.DELETED
     assert old.fate_of(new_topic_id(99, NOWHERE)) is TopicFate.UNKNOWN

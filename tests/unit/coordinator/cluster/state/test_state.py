@@ -1,4 +1,4 @@
-"""The cluster's state: what each record does, and when it is refused."""
+"""The cluster's state: the effect of each record, and its refusals."""
 
 from __future__ import annotations
 

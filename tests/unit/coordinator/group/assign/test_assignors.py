@@ -1,4 +1,4 @@
-"""The server's assignors: worked examples, and what holds for every group."""
+"""The server's assignors: worked examples, and properties that hold for every group."""
 
 from __future__ import annotations
 
@@ -186,8 +186,8 @@ def test_the_same_group_stays_as_it_is(
 def test_no_more_moves_than_must(
     names: set[str], previous: dict[str, Assignment], count: int
 ) -> None:
-    """Where all subscribe to the same: who has less than its share keeps all, and who has more
-    gives no more than what is above it."""
+    """All members subscribe to the same topics. A member with less than its share keeps all
+    partitions, and a member with more gives only the surplus."""
     before = assign_uniformly(task({each: {T} for each in names}, previous, {T: count}))
     after_names = [*sorted(names)[: max(1, len(names) - 1)], "new"]
     left = {each: before[each] for each in after_names if each in before}

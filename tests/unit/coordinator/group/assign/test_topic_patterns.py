@@ -37,7 +37,8 @@ def test_the_whole_name_must_match(pattern: str, topic: str, expected: bool) -> 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "*", r"(a)\1", "(?=a)", "(?:a{1000}){1000}"])
 def test_an_expression_that_re2_does_not_accept_is_refused(pattern: str) -> None:
-    """Back references and look-ahead among it, as in Kafka: what takes more than linear time."""
+    """As in Kafka: RE2 refuses back references and look-ahead, since they take more than linear
+    time."""
     with pytest.raises(InvalidPattern):
         check_pattern(pattern)
 
@@ -79,7 +80,7 @@ def test_only_new_topics_are_tried() -> None:
     patterns = TopicPatterns(names_max=100)
 
     def named(pattern: str, *topics: str) -> tuple[set[str], set[str]]:
-        """Those that were tried, and all that the expression names."""
+        """The tried topics, and all topics that the expression names."""
         untried = patterns.untried(pattern, frozenset(topics))
         found = matching(pattern, untried)
         return set(untried), set(patterns.store_matches(pattern, frozenset(topics), found))

@@ -1,4 +1,4 @@
-"""The world of a consumer group, anew for each test."""
+"""The world of a consumer group, new for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets of consumer groups, and what becomes of groups: lists, deletion, expiry, conversion."""
+"""Offsets of consumer groups, and the groups' lists, deletion, expiry and conversion."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_commit_does_not_stand_for_a_heartbeat(world: ConsumerWorld) -> None:
 
 
 def test_members_are_fenced_in_transactions(world: ConsumerWorld) -> None:
-    """By the code that clients of the request know."""
+    """The error code is one that clients of this request know."""
     client = world.consumer("m")
     epoch = client.epoch
     assert world.commit_in_transaction(5, "m", epoch + 1) is ErrorCode.ILLEGAL_GENERATION
@@ -161,7 +161,7 @@ def test_a_group_without_members_is_deleted(world: ConsumerWorld) -> None:
     assert world.ask(DeleteGroup(GROUP), DeleteReply).error is ErrorCode.NONE
     assert world.ask(DeleteGroup(GROUP), DeleteReply).error is ErrorCode.GROUP_ID_NOT_FOUND
     assert world.committed() is None
-    # The next one begins anew.
+    # The next member begins a new group.
     assert world.enter("m").member_epoch == 1
 
 

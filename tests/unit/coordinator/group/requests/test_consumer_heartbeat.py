@@ -134,7 +134,7 @@ def test_a_second_member_waits_until_the_first_has_given_up_its_half(
     kept = first.ask()
     assert (kept.member_epoch, kept.assignment) == (1, world.place(t=[0, 1]))
     assert world.member("a").current.state is MemberState.UNREVOKED_PARTITIONS
-    # The first still has them, whatever else it says.
+    # The first member still has the partitions, whatever else its heartbeats say.
     assert world.beat("a", 1).member_epoch == 1
     second.beat()
     assert second.has() == []
@@ -256,7 +256,7 @@ def test_a_groups_own_timeouts_hold_from_the_next_heartbeat_on(world: ConsumerWo
     assert consumer.ask().heartbeat_interval_ms == 2 * HEARTBEAT_MS
     world.advance(2 * SESSION_MS - 1)
     assert consumer.ask().error is ErrorCode.NONE
-    # They are the default again, and the session that has begun ends as it would have.
+    # The defaults apply again. The running session ends at the time that it had.
     del world.timeouts[GROUP]
     world.advance(2 * SESSION_MS - 1)
     assert consumer.ask().heartbeat_interval_ms == HEARTBEAT_MS

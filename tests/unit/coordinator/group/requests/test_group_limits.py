@@ -1,5 +1,5 @@
-"""What clients may leave in the memory of group coordinators has limits; it is given back when it
-goes, and a successor holds the same."""
+"""Limits of the memory that clients use in group coordinators. Deleted state frees its share, and a
+successor counts the same."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_assignments_of_leaders_have_a_limit_together() -> None:
 
 @pytest.mark.parametrize("count", [100, 6_000])
 def test_a_consumer_group_gets_no_partitions_where_there_is_no_room(count: int) -> None:
-    """Also where a worker makes its target."""
+    """This holds even if a worker makes the target."""
     size = 2 * count * ASSIGNED_PARTITION_BYTES + 10_000
     world = ConsumerWorld(budgets=budgets(size_bytes=size))
     world.create(wide=count, other=count)
@@ -262,7 +262,7 @@ def test_a_log_with_more_than_the_limits_is_served() -> None:
     assert world.joined(world.join(member, protocols=saying(50_000))).error is NONE
 
 
-# What is held.
+# Usage that counts against the limits.
 
 
 def test_removed_groups_and_offsets_release_their_memory() -> None:

@@ -94,7 +94,7 @@ def test_members_keep_their_partitions_until_a_successor_has_resolved_expression
 def test_a_member_joins_before_a_successor_has_resolved_expressions(
     world: ConsumerWorld,
 ) -> None:
-    """It is in the group, with nothing to consume until then."""
+    """The member is in the group at once, but gets no partitions until then."""
     world.create(flights=2)
     first = world.consumer("a", regex="fl.*")
     world.restart()
@@ -171,7 +171,8 @@ def test_one_target_is_made_at_a_time(world: ConsumerWorld) -> None:
 
 @pytest.mark.usefixtures("_large")
 def test_members_come_and_go_while_a_target_is_made(world: ConsumerWorld) -> None:
-    """It is that of the epoch that it was made for; what has changed since is in the next one."""
+    """The target belongs to the epoch that it was made for. Later changes are in the next
+    target."""
     first, second = world.consumer("a"), world.consumer("b")
     world.settle(first, second)
     world.is_working = False

@@ -1,4 +1,4 @@
-"""JoinGroup: the table's rows for it, the votes, the delays, and who leads."""
+"""JoinGroup: the table's rows for it, the votes, the delays, and the choice of the leader."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def test_a_member_with_other_metadata_starts_a_rebalance_before_the_assignment()
 
 
 def test_a_leader_that_joins_a_stable_group_again_starts_a_rebalance() -> None:
-    """It has seen something that changes the assignment, though its metadata are the same."""
+    """The leader has seen a change that alters the assignment, although its metadata are the
+    same."""
     world = GroupWorld()
     leader, _ = world.stable(2)
     assert world.is_parked(world.join(leader))
@@ -134,7 +135,7 @@ def test_no_member_joins_a_dead_group() -> None:
     assert world.join_refused(member) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-# What is refused before that.
+# Joins that are refused before the group is looked at.
 
 
 @pytest.mark.parametrize(
@@ -356,7 +357,7 @@ def test_each_member_votes_for_its_first_protocol_that_all_support() -> None:
         world.join(protocols=protocols("range", "roundrobin")),
     ]
     world.advance(3 * DELAY_MS)
-    # Not all support "sticky": its friend's vote goes to "range".
+    # Not all members support "sticky", so the vote of the member that prefers it goes to "range".
     assert {world.joined(token).protocol for token in tokens} == {"range"}
     assert [each.metadata for each in world.joined(tokens[0]).members] == [b"range"] * 3
 
@@ -406,7 +407,8 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
 
 @pytest.mark.parametrize("version", [5, 9])
 def test_a_static_leader_that_comes_back_does_not_assign_again(version: int) -> None:
-    """From version 9 on it is told so; before, it is told that the member that it was leads."""
+    """From version 9 on the answer tells the leader to skip the assignment. Before, the answer
+    names its former member id as the leader."""
     world = GroupWorld()
     one, _ = static_pair(world)
     reply = world.joined(world.join(instance_id="one", version=version))
@@ -479,7 +481,7 @@ def test_an_id_that_was_given_out_does_not_become_static() -> None:
     assert world.join_refused(given, instance_id="i") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-# What is stored.
+# Stored records.
 
 
 def test_a_generation_is_stored_with_its_assignment_not_before() -> None:

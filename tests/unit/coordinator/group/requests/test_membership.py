@@ -19,7 +19,7 @@ from tidelog.protocol.error_codes import ErrorCode
 
 
 def empty_group(world: GroupWorld) -> str:
-    """A group without members; the id of one that was in it."""
+    """A group without members, and the id of a former member."""
     (member,) = world.stable()
     world.leave(member)
     assert world.state is GroupState.EMPTY

@@ -336,7 +336,8 @@ def test_members_of_whom_nothing_is_known_keep_all_offsets() -> None:
 
 
 def test_an_offset_with_its_own_retention_goes_by_that() -> None:
-    """OffsetCommit up to version 4: from the commit, whatever the broker's setting says."""
+    """In OffsetCommit up to version 4 the retention counts from the commit, and overrides the
+    broker's setting."""
     world = GroupWorld()
     world.commit(5, topic="short", retention_ms=SWEEP_MS // 2)
     world.commit(6, topic="long", retention_ms=30 * DAY_MS)
@@ -394,9 +395,9 @@ def test_topics_deleted_without_a_coordinator_are_forgotten_at_the_load() -> Non
     world.restart()
     assert (world.committed("u"), world.committed("t", partition=2)) == (6, 9)
     assert world.committed("t", partition=1) is None
-    # What the first release committed counts for the topic that has the name.
+    # An offset committed by the first release belongs to the topic that has the name now.
     assert world.committed("t") == 7
-    # It would be found again if this were lost, and is not once it is there.
+    # If this record were lost, the next load would remove the offset again.
     assert world.log[-1:] == [OffsetRemoved(GROUP, "t", 1)]
     world.restart()
     assert world.log.count(OffsetRemoved(GROUP, "t", 1)) == 1

@@ -1,4 +1,4 @@
-"""How a member is led to its target: each state, and what comes after it."""
+"""How a member is led to its target: each state, and the state that follows."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ def step(
 @pytest.mark.parametrize(
     ("state", "target", "held", "owned", "expected"),
     [
-        # What it has is not for it any more: it stays in its epoch until it has given that up.
+        # The member holds partitions outside its target: it stays in its epoch until it has given
+        # them up.
         (STABLE, on(0), (), None, (5, UNREVOKED, on(0), on(1))),
         (STABLE, on(0), (), on(0, 1), (5, UNREVOKED, on(0), on(1))),
         (UNRELEASED, on(0), (), None, (5, UNREVOKED, on(0), on(1))),
         (STABLE, on(0, 2), (), on(1), (5, UNREVOKED, on(0), on(1))),
-        # It has said that it does not have that.
+        # The member has reported that it does not hold the partition.
         (STABLE, on(0), (), on(0), (9, STABLE, on(0), {})),
         (STABLE, on(0, 2), (), {}, (9, STABLE, on(0, 2), {})),
-        # More is for it: what is free at once, what others have when they have given it up.
+        # The target has more partitions: free ones come at once, others when their owners have
+        # given them up.
         (STABLE, on(0, 1, 2), (), None, (9, STABLE, on(0, 1, 2), {})),
         (STABLE, on(0, 1, 2), (2,), None, (9, UNRELEASED, on(0, 1), {})),
         (STABLE, on(0, 1, 2, 3), (2,), None, (9, UNRELEASED, on(0, 1, 3), {})),

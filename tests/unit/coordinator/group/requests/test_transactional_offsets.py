@@ -1,4 +1,5 @@
-"""TxnOffsetCommit: who is fenced, what is pending, what counts when the transaction has ended."""
+"""TxnOffsetCommit: which producers are fenced, which offsets are pending, and which count when the
+transaction has ended."""
 
 from __future__ import annotations
 
@@ -160,7 +161,7 @@ def test_a_marker_ends_pending_offsets_of_its_producer_in_all_groups_and_no_othe
 
 
 def test_a_later_commit_is_not_replaced_by_a_pending_offset() -> None:
-    """By the order of the log, not of the ends of transactions."""
+    """The order of the log counts, not the order in which transactions end."""
     world = GroupWorld()
     world.commit_in_transaction(9)
     world.commit(5)
@@ -220,7 +221,7 @@ def test_all_stable_offsets_tell_of_pending_ones_where_nothing_is_committed_yet(
     assert world.ask(FetchOffsets(GROUP, None), OffsetsReply).topics.keys() == {"t"}
 
 
-# What goes while a transaction is open.
+# State that is removed while a transaction is open.
 
 
 def test_deleted_offsets_take_pending_ones_along() -> None:

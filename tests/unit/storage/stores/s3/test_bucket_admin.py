@@ -1,4 +1,4 @@
-"""Creating and checking buckets: what is done, what is reported, and in which words."""
+"""Creating and checking buckets: the requests, the reports and their words."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def limited_user(server: S3Server, *actions: str) -> S3Server:
-    """The server as a new user who may do only this knows it."""
+    """The server, with the credentials of a new user who has only these permissions."""
     iam = boto3.client(
         "iam",
         endpoint_url=server.endpoint,

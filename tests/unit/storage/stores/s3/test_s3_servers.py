@@ -1,4 +1,4 @@
-"""The starters of S3 servers: they say what is wrong, and leave no process behind."""
+"""The starters of S3 servers: their errors name the fault, and they leave no process behind."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_build_of_minio_is_told_while_it_goes_on(
     assert "building MinIO" in begin
     assert "minutes" in begin
     assert progress == ["  50 steps, at package-50", "  100 steps, at package-100"]
-    # It lies there now.
+    # The program is in the cache now.
     assert minio_program(cache, told.append).exists()
     assert len(told) == 3
 
