@@ -1,9 +1,10 @@
 """Simulate many seeds: `python -m tests.simulation.campaign --seeds 200 --first 1 --duration 120`.
 
-Prints a line a seed, and a summary: counts, and which faults, crash points and table rows were met.
-A seed that breaks a promise is reported with the command that replays it, and with that of a
-shorter run with fewer faults if there is one; the exit code is 1. `--results FILE` keeps each
-finished seed, so that an interrupted campaign goes on. `--trace FILE` writes every event of a run.
+Prints a line for each seed, and a summary: counts, and the faults, crash points and table rows that
+were met. For a seed that breaks a promise it prints the command that replays the seed and, if there
+is one, the command of a shorter run with fewer faults. The exit code is then 1. `--results FILE`
+keeps each finished seed, so that an interrupted campaign goes on. `--trace FILE` writes every event
+of a run.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ _SHOWN_COUNTS = (
 _TAIL_LINES = 25
 _RUNS_A_PROCESS = 20
 _SEGMENT_SEEDS = (0, 2)
-"""Of five: those in which records go into tables, if nothing else is asked for. Five has nothing in
-common with the numbers of profiles and workloads, so that all of them meet it."""
+"""Of five seeds, those whose records go into tables, unless an option says otherwise. Five shares
+no factor with the numbers of profiles and workloads, so all of these meet such seeds."""
 
 
 def _simulate_one(arguments: tuple[SeedOptions, Path | None]) -> SeedResult:
@@ -71,7 +72,7 @@ def _simulate_one(arguments: tuple[SeedOptions, Path | None]) -> SeedResult:
 
 
 def results(arguments: argparse.Namespace) -> Iterator[tuple[SeedOptions, SeedResult]]:
-    """The runs, in the order of their seeds. Those that the file has are not repeated."""
+    """The runs, in the order of their seeds. Seeds in the file are not run again."""
     file = None if arguments.results is None else CampaignFile(arguments.results)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     all_options = [options_of(arguments, seed) for seed in seeds]
@@ -92,7 +93,7 @@ def _run(arguments: argparse.Namespace, options: list[SeedOptions]) -> Iterator[
     if arguments.jobs == 1:
         yield from map(_simulate_one, runs)
         return
-    # A process keeps the memory of its greediest run: new ones now and then have none of it.
+    # A process keeps the memory of its largest run. New processes give it back now and then.
     pool_of = multiprocessing.get_context("spawn").Pool
     with pool_of(arguments.jobs, maxtasksperchild=_RUNS_A_PROCESS) as pool:
         yield from pool.imap(_simulate_one, runs)

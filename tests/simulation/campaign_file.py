@@ -1,4 +1,4 @@
-"""The file of a campaign: a line of JSON for each finished seed. Another run goes on behind it."""
+"""The file of a campaign: a line of JSON for each finished seed. A later run adds its seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated cluster: its hosts and processes, one bucket, one network, and who restarts whom."""
+"""A simulated cluster: its hosts and processes, one bucket, one network, and the supervisor."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class SimulatedCluster:
         self.violations: list[str] = []
         self.supervising = True
         self.healed = False
-        """Brokers give nothing away any more: a group whose coordinator moves each second never
-        gets all its members together."""
+        """When true, brokers give no partitions away any more. A group whose coordinator moves each
+        second never gets all its members together."""
         self.taken_for_dead: set[tuple[str, int]] = set()
-        """Processes, by host and number, that others believe to be gone."""
+        """Processes, by host and number, that other processes wrongly take for dead."""
         self._program = program
         self._client_program = client_program
         self._random = random.Random(f"cluster {seed}")
@@ -79,7 +79,8 @@ class SimulatedCluster:
             self.start_broker(broker_id)
 
     def replace_brokers(self) -> None:
-        """Kill all brokers for good, and start as many with other ids on other hosts. Only once."""
+        """Kill all brokers for good, and start as many with other ids on other hosts. Call this
+        only once."""
         assert not self._replaced
         self._replaced.update(self._brokers)
         for process in self.brokers():
@@ -98,7 +99,7 @@ class SimulatedCluster:
                 process.kill()
 
     def add_broker(self) -> None:
-        """Start one more broker, with an id that was never used, if there is one."""
+        """Start one more broker with an unused id, if there is one."""
         unused = [one for one in range(2 * self.size) if one not in self._brokers]
         if unused:
             self.counts["brokers joined"] += 1
@@ -110,7 +111,7 @@ class SimulatedCluster:
         return bool(self._replaced)
 
     def start_broker(self, broker_id: int, host: str | None = None) -> SimulatedProcess:
-        """One more process with this broker id; usually there is none alive."""
+        """Start one more process with this broker id. Usually no other process has it."""
         name = host if host is not None else broker_host(broker_id)
         process = self._new_process(f"broker-{broker_id}", name)
         self._brokers.setdefault(broker_id, []).append(process)
@@ -153,7 +154,7 @@ class SimulatedCluster:
             self.start_broker(broker_id, spare_host(broker_id) if taken else host)
 
     def _judge(self, ended: Exit) -> None:
-        """A process may end itself for a reason that it names; anything else is a defect."""
+        """A process may end itself for a reason that it names. Any other end is a defect."""
         if ended.killed:
             self.exits["killed"] += 1
         elif ended.error is None:
@@ -168,7 +169,7 @@ class SimulatedCluster:
     def start_client(
         self, name: str, program: Callable[[Environment], Coroutine[Any, Any, object]]
     ) -> SimulatedProcess:
-        """A client's process on a host of its own."""
+        """Start a client's process on a separate host."""
         process = self._new_process(name, f"host-of-{name}")
         environment = self._environment(process)
         process.start(lambda: program(environment))
@@ -205,10 +206,10 @@ class SimulatedCluster:
 
 
 def broker_host(broker_id: int) -> str:
-    """Where a broker usually runs."""
+    """The host on which a broker usually runs."""
     return f"broker-{broker_id}"
 
 
 def spare_host(broker_id: int) -> str:
-    """Where another process with the same broker id is started by mistake, or to take over."""
+    """The host of a second process with the same broker id: started by mistake, or to take over."""
     return f"broker-{broker_id}b"

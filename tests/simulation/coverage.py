@@ -16,7 +16,7 @@ from tidelog.crash_points import CrashPoint
 from tidelog.wal.log import producer_state
 
 POINT, ROW = "point ", "row "
-"""What the names of counts begin with."""
+"""Beginnings of the names of counts."""
 
 
 class CountedCrashPoints:
@@ -26,7 +26,7 @@ class CountedCrashPoints:
         self._counts = counts
 
     def hit(self, point: CrashPoint) -> None:
-        """Count it."""
+        """Count one hit."""
         self._counts[f"{POINT}{point.value}"] += 1
 
 
@@ -149,7 +149,7 @@ def _step(name: str, before: Enum, target: Enum) -> str:
 def coverage_lines(counts: Mapping[str, int], faults: Mapping[str, int]) -> list[str]:
     """How many faults, crash points and rows were met, and the names of the others.
 
-    `faults`: the weights of all that the profiles have.
+    `faults`: the weights of the faults of all profiles.
     """
     lines = []
     for what, names in (

@@ -1,4 +1,4 @@
-"""A broker on a store whose PUTs take long, in virtual time, and clients that pace themselves."""
+"""A broker on a store with slow PUTs, in virtual time, and clients that pace themselves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GET_SECONDS = 0.03
 NETWORK_SECONDS = 0.0005
 TICK_SECONDS = 0.001
 FIRST_VERSION = 11
-"""Of produce requests of transactions of the first version."""
+"""The lowest version of produce requests in the first version of transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Pace:
     linger_seconds: float = 0.005
     requests_in_flight_max: int = 5
     partitions_a_request: int | None = None
-    """Some clients send one partition in a request; None: all that are ready."""
+    """The partitions in one request: some clients send one, others (None) all that are ready."""
 
 
 @dataclass(slots=True)
@@ -84,14 +84,15 @@ class PacedProducer:
         self._topic_id = topic_id
         self._pace = pace
         self._waiting: dict[int, list[float]] = {}
-        """By partition: when each record was created. In the order of their first records."""
+        """By partition, the creation times of its waiting records. Partitions are in the order of
+        their first records."""
         self._sequences: dict[int, int] = {}
         self._identity = (-1, -1)
         self._in_flight: set[asyncio.Task[None]] = set()
         self.paced = Paced()
 
     async def run(self) -> Paced:
-        """Send records for as long as was asked for, and wait for all of them."""
+        """Send records for the pace's time, and wait until all are acknowledged."""
         answer = await self._connection.request(
             InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         )
@@ -156,7 +157,8 @@ class PacedProducer:
 async def timed_transactions(
     environment: Environment, connection: BrokerConnection, topic_id: UUID, rounds: int
 ) -> list[float]:
-    """How long each commit of transactions of one record takes; what follows waits a second."""
+    """The latency of each commit of a transaction of one record, with a pause of a second between
+    them."""
     clock = environment.process.clock
     name = "t"
     await connection.request(FindCoordinatorRequest(coordinator_keys=[name], key_type=1))
@@ -221,8 +223,8 @@ def on_a_distant_store(
     use: Callable[[Environment, BrokerConnection, UUID], Awaitable[T]],
     **settings: object,
 ) -> tuple[T, int]:
-    """What a client finds at a broker whose store takes so long; and how many PUTs of WAL objects
-    there were meanwhile."""
+    """The result of `use` at a broker whose store takes this long, and the number of PUTs of WAL
+    objects meanwhile."""
     with SimulatedLoop(1) as loop:
         store = SimulatedStore(
             loop,

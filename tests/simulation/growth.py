@@ -1,8 +1,8 @@
 """How many objects a bucket holds under constant load, hour after hour of virtual time.
 
 A whole broker runs on a store in memory: its WAL, checkpoints, merges, rolls and collections are
-those of production. A feeder appends so many batches a second, each of which is a slot of its own.
-Processes may die at intervals; the next one goes on with what the bucket says.
+those of production. A feeder appends this many batches a second, each in a separate slot. Processes
+may die at intervals. The next process continues from the bucket.
 
     python -m tests.simulation.growth --rate 630 --hours 3 [--lives 480] [--scale 10]
 
@@ -141,7 +141,7 @@ class GrowingBucket:
         self._topic_id: UUID | None = None
 
     async def run(self) -> Growth:
-        """One process after the other, until the time is over."""
+        """Run one process after the other, until the time is over."""
         load = self._load
         ends_at = self._clock.monotonic() + 3600 * load.hours / load.scale
         sampling = asyncio.create_task(self._sample())
@@ -203,7 +203,8 @@ class GrowingBucket:
             self._topic_id = topic_id
 
     async def _feed(self, broker: RunningBroker) -> None:
-        """A batch at a time, each durable before the next: what is behind is made up for."""
+        """Append a batch at a time, each durable before the next. Batches that are late follow at
+        once."""
         writes = broker.writes
         room = ProducerRoom(writes.partitions.producers, PARTITIONS, broker.services.cluster.limits)
         writer = LogWriter(writes.wal, writes.partitions, writes.tenure_reports.add, room)
@@ -243,7 +244,7 @@ def grow(load: Load) -> Growth:
 
 
 def main(arguments: list[str]) -> int:
-    """One run; how many objects there were, every ten minutes."""
+    """Print the number of objects of one run, every ten minutes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=float, action="append", help="slots a second")
     parser.add_argument("--hours", type=float, default=3.0)

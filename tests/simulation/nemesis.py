@@ -134,7 +134,7 @@ CLUSTER_PROFILES: Mapping[str, Profile] = {
         }
     ),
 }
-"""Of runs with several brokers; as many as there are of runs with one."""
+"""Profiles of runs with several brokers: as many as for runs with one broker."""
 
 
 def profiles_of(brokers: int) -> Mapping[str, Profile]:
@@ -149,7 +149,7 @@ def profile_of(seed: int, brokers: int = 1) -> str:
 
 
 class Nemesis:
-    """One fault after the other, sometimes several at once."""
+    """Causes one fault after the other, and sometimes several at once."""
 
     def __init__(
         self, cluster: SimulatedCluster, seed: int, profile: tuple[str, Profile] | None = None
@@ -279,7 +279,7 @@ class Nemesis:
             process.kill()
 
     async def _replace_all(self) -> None:
-        """Kill all at once. Others with new ids serve the bucket from then on."""
+        """Kill all brokers at once. From then on brokers with new ids serve the bucket."""
         if self._cluster.has_been_replaced:
             await self._kill_all()
         else:
@@ -414,7 +414,7 @@ class Nemesis:
         await self._part(lambda host: self._cluster.is_broker(host) and self._random.random() < 0.8)
 
     async def _part_clients(self) -> None:
-        """Carry nothing between it and any client; brokers and the store reach it."""
+        """Cut one broker off from all clients. Other brokers and the store still reach it."""
         await self._part(lambda host: not self._cluster.is_broker(host))
 
     async def _part(self, is_parted: Callable[[str], bool]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """One topic's; without any of it, everything that was committed stays for ever."""
+    """The policy of one topic. Without any limit, committed records stay for ever."""
 
     retention_ms: int | None = None
     retention_bytes: int | None = None
@@ -17,7 +17,7 @@ class TopicPolicy:
     compacts: bool = False
     delete_retention_ms: int = 20_000
     max_compaction_lag_ms: int | None = None
-    """By then, every record that has a later one with its key is gone."""
+    """After this time, every record that has a later one with its key is gone."""
 
     @property
     def trims(self) -> bool:

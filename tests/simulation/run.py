@@ -49,13 +49,13 @@ _GROUP_PROTOCOLS: tuple[GroupProtocol, ...] = ("classic", "consumer")
 _HEALED_SECONDS = 5.0
 """How long clients go on when everything is healed."""
 _DRAIN_SECONDS_MAX = 180.0
-"""Within which clients must have their answers then."""
+"""Clients must have their answers within this time after healing."""
 _REST_SECONDS = 60.0
-"""In which what is superfluous or too old when the last client has ended is deleted."""
+"""Superfluous and too old objects are deleted in this time after the last client's end."""
 _SHARING_MAX = 5
-"""Of more brokers each gets fewer faults."""
+"""With more brokers than this, each gets fewer faults."""
 _SETTLE_SECONDS = 30.0
-"""Within which a superseded process must have ended itself."""
+"""A superseded process must have ended itself within this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ class System:
     broker: BrokerProgram
     client: ClientProgram
     kafka: Callable[[Environment], Client] | None = None
-    """Tidelog's own client library, for groups and transactions; None where there are none."""
+    """Tidelog's own client library, for groups and transactions; None if the system has none."""
     bucket: Callable[[Environment], Bucket] | None = None
-    """The bucket, for those who read it without a broker; None where it is none of Tidelog's."""
+    """The bucket, for readers without a broker. None if the bucket is not Tidelog's."""
     segments: bool = False
-    """Records leave the WAL: what is read has no markers any more, and no sequences. Topics lose
-    some, and what is superfluous is deleted."""
+    """Whether records leave the WAL for tables: such records have no markers and no sequences.
+    Topics lose some records, and superfluous objects are deleted."""
     patches: Callable[[], list[Patch]] = list
     """The patches that apply while it runs."""
     brokers: int = 1
@@ -83,7 +83,7 @@ class System:
     at_rest: Callable[[SimulatedCluster], Coroutine[Any, Any, None]] | None = None
     """Looks at the cluster when the last client has ended."""
     exclusive: bool = True
-    """Only one process may serve as a broker id; another one ends itself."""
+    """Whether only one process may serve as a broker id, so that all others must end themselves."""
 
 
 @dataclass(slots=True)
@@ -156,7 +156,7 @@ def run(
             history.violate(f"{type(error).__name__}: {error}")
         for text in loop.unhandled:
             history.violate(f"nobody handled: {text}")
-        # What clients suffer from comes last: a report shows the first few.
+        # Consequences for clients come last, since a report shows only the first violations.
         causes = simulation.store.violations + simulation.cluster.violations + failures
         history.violations[:0] = list(dict.fromkeys(causes))
         return Result(
@@ -317,7 +317,8 @@ class _Simulation:
             )
 
     async def _settle(self) -> None:
-        """A superseded process ends itself; one process a broker id is left."""
+        """Wait until superseded processes have ended themselves, and one process a broker id is
+        left."""
         give_up_at = self.loop.time() + _SETTLE_SECONDS
         for broker_id in self.cluster.broker_ids():
             while len(self.cluster.brokers(broker_id)) != 1:

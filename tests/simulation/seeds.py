@@ -1,4 +1,5 @@
-"""One seed of a campaign: its options, the command that repeats it, a smaller run that fails."""
+"""One seed of a campaign: its options, the command that repeats it, and a smaller run that
+fails."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class SeedOptions:
         return command + (" --toy" if self.toy else "")
 
     def described(self) -> dict[str, Any]:
-        """The options but for the seed, as JSON has them."""
+        """The options without the seed, as JSON."""
         named = asdict(self) | {"without": list(self.without)}
         del named["seed"]
         return named
@@ -87,9 +88,10 @@ def _system(options: SeedOptions) -> System:
 def smaller(
     failed: SeedOptions, faults: Iterable[str], fails: Callable[[SeedOptions], bool]
 ) -> SeedOptions:
-    """A shorter run with fewer kinds of faults that fails too, or the same.
+    """A shorter run with fewer kinds of faults that fails too, or the same run.
 
-    `faults`: those that the failing run has met. `fails`: runs one.
+    `faults`: the faults that the failing run has met. `fails`: runs a seed, and tells whether it
+    fails.
     """
     found, runs = failed, 0
     for part in SHORTER:

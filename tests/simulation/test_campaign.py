@@ -1,4 +1,4 @@
-"""A campaign keeps what it has done, goes on behind it, and makes a failure smaller."""
+"""A campaign keeps its finished seeds, goes on behind them, and makes a failing run smaller."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SECONDS = 20.0
 SEGMENT_SEEDS = (1, 6, 8, 11)
 """Every profile of faults, and every workload."""
 SEGMENT_SECONDS = 35.0
-"""There must be time for what is superfluous to be deleted."""
+"""The collectors need time to delete superfluous objects."""
 
 
 def simulate(seed: int, workload: str = "") -> Result:
@@ -60,7 +60,7 @@ def test_every_promise_is_kept_while_things_are_rolled_compacted_and_deleted(see
 
 
 def test_a_seed_replays_to_the_byte_in_another_interpreter() -> None:
-    """Also where hashes of strings, and addresses of objects, are others."""
+    """This holds even if hashes of strings and addresses of objects differ."""
     code = (
         "from tests.simulation.test_cluster import simulate_segments as simulate;"
         f"print(simulate({SEEDS[0]}, seconds={SECONDS}).line())"
@@ -95,8 +95,8 @@ _SHOWN_BY = {
     "any-commit": 94,
     "views-once": 22,
 }
-"""The seed that shows it soonest, if not the first one. When the code changes it may be another one
-with the same profile of faults: the search goes on there."""
+"""By variant, the seed that shows it soonest, if not the first. After a change of the code another
+seed with the same profile of faults may show it, and the search finds that one."""
 _SEARCHED_MAX = 100
 _SEARCH_SECONDS_MAX = 1200
 _QUICK = {
@@ -123,13 +123,13 @@ _QUICK = {
     "older-kept",
     "undecided-shown",
 }
-"""Those that are tried each time; one at least of whatever a kind of rule tells."""
+"""Variants that every run tries: at least one for each kind of rule."""
 
 
 def caught_by(
     variant: str, workload: str, simulated: Callable[[int, str], Result] = simulate
 ) -> int | None:
-    """The first seed that notices what is broken."""
+    """The first seed whose run notices the variant."""
     first = _SHOWN_BY.get(variant, 1)
     step = 1 if simulated is simulate_segments else len(PROFILES)
     seeds = islice(count(first, step), _SEARCHED_MAX)

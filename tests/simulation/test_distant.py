@@ -1,4 +1,4 @@
-"""Latencies of producers on a store whose PUTs take long: in PUTs, in virtual time."""
+"""Latencies of producers on a store with slow PUTs, counted in PUTs, in virtual time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lingers(pace: Pace) -> float:
 @PUTS
 @PARTITIONS
 def test_a_paced_producer_waits_for_two_puts_at_most(put_seconds: float, partitions: int) -> None:
-    """One until a request in flight is answered, one for its own."""
+    """One PUT until a request in flight is answered, and one for the record itself."""
     pace = Pace(records_a_second=1000, partitions=partitions, seconds=4)
     found = paced(put_seconds, pace)
     assert found.percentile(0.99) <= 2 * put_seconds + lingers(pace)
@@ -59,7 +59,7 @@ def test_a_limit_of_puts_costs_one_interval_more(
     pace = Pace(records_a_second=1000, partitions=partitions, seconds=6)
     found = paced(put_seconds, pace, wal_puts_per_second_max=puts_a_second)
     interval = 1 / puts_a_second
-    # Where an interval is longer than two PUTs, it also bounds how often requests are answered.
+    # If an interval is longer than two PUTs, it also bounds the rate of answers.
     bound = max(2 * put_seconds, interval) + interval + lingers(pace)
     assert found.percentile(0.99) <= bound
     seconds = pace.seconds + found.latencies[-1]

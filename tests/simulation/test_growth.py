@@ -28,7 +28,7 @@ def test_the_bucket_stays_level_under_constant_load(rate: int, hours: float) -> 
     growth = grow(load)
     assert growth.slots > 0.95 * rate * 3600 * hours / SCALE, "the broker did not keep up"
     assert growth.is_level(), growth.samples
-    # What was written within the grace, two passes and the time over which deletions are spread.
+    # Objects written within the grace, two passes, and the time over which deletions are spread.
     assert max(growth.samples) <= rate * (load.grace_seconds + 3.5 * load.interval_seconds)
 
 

@@ -45,7 +45,7 @@ class DistantStore(MemoryStore):
 
 
 def restarts(rate: float, lives: int, low: float, high: float) -> Growth:
-    """So many processes, each of which writes for a while after it is ready."""
+    """Run this many processes. Each writes for a while after it is ready."""
     drawn = random.Random(1)
     with SimulatedLoop(1) as loop:
         bucket = GrowingBucket(loop, Load(rate, hours=1))
@@ -69,7 +69,7 @@ def test_the_tenth_restart_takes_no_longer_than_the_first(
     growth = restarts(100, lives, low, high)
     ready = growth.ready_seconds[1:]
     assert len(ready) == lives - 1
-    # What is to be read is what the life before has written.
+    # A restart reads only the records that the life before has written.
     assert max(ready[9:]) <= 1.2 * max(ready[:3]), ready
     # And the metadata log's entries behind its newest snapshot: up to 200, in six round trips.
     assert median(ready[-10:]) <= 1.2 * median(ready[:10]), ready

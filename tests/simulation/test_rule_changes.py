@@ -1,6 +1,8 @@
-"""How long a change of the access control rules takes until it binds every broker, in virtual time.
+"""How long a change of the access control rules takes until every broker enforces it, in virtual
+time.
 
-Hints between brokers tell of it at once. Without any hint, the poll of the metadata log finds it.
+Hints between brokers announce the change at once. Without any hint, the poll of the metadata log
+finds it.
 """
 
 from __future__ import annotations

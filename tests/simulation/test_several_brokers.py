@@ -58,7 +58,8 @@ def test_every_promise_is_kept_while_tables_grow(seed: int) -> None:
 
 
 def test_a_seed_of_a_cluster_replays_to_the_byte_in_another_interpreter() -> None:
-    """Also where hashes of strings are others: brokers send markers to several leaders in order."""
+    """This holds even if hashes of strings differ: brokers send markers to several leaders in
+    order."""
     code = (
         "from tests.simulation.test_several_brokers import SEEDS, simulate;"
         "print(simulate(SEEDS[-1]).line())"
@@ -93,7 +94,7 @@ _SHOWN_BY = {
     "hints-needed": 3,
     "opens-with-old-table": 3,
 }
-"""The seed that shows a variant, if not the first one."""
+"""By variant, the seed that shows it, if not the first one."""
 _SEARCHED_MAX = 60
 _QUICK = {
     "accept-while-giving",
@@ -106,7 +107,8 @@ _SECONDS = {
     "collector-blind": SEGMENT_SECONDS,
     "opens-with-old-table": SEGMENT_SECONDS,
 }
-"""Of variants that need time: an outage longer than a session, or a deletion."""
+"""The duration of variants that need time: for an outage longer than a session, or for a
+deletion."""
 _OF_SEGMENTS = {"collector-blind", "opens-with-old-table"}
 _WORKLOADS = {
     "markers-without-ordinal": "transactions",
@@ -123,13 +125,13 @@ _WORKLOADS = {
 
 
 def _shows(result: Result) -> bool:
-    """Whether a promise was broken. A crash is none: it may be the variant's own mistake, and a
-    part of what follows is its consequence."""
+    """Whether a promise was broken. A crash does not count: the variant itself may crash the
+    broker, and later violations may follow from that."""
     return not result.valid and "a broker crashed" not in str(result.report)
 
 
 def caught_by(variant: str) -> int | None:
-    """The first seed that notices what is broken."""
+    """The first seed whose run notices the variant."""
     seeds = islice(count(_SHOWN_BY.get(variant, 1)), _SEARCHED_MAX)
     workload = _WORKLOADS.get(variant, "log")
     seconds, segments = _SECONDS.get(variant, VARIANT_SECONDS), variant in _OF_SEGMENTS

@@ -27,12 +27,12 @@ KEY = Key("topic", 0)
 HERE, THERE = broker_host(0), spare_host(0)
 HALF_GRACE_SECONDS = ClusterSettings().delete_grace_ms / 2000
 REST_SECONDS = 30.0
-"""Within which several brokers have started, and divided the partitions."""
+"""Several brokers have started and divided the partitions within this time."""
 UPLOAD_SECONDS = WalSettings().upload_deadline_ms / 1000
 
 
 class World:
-    """A cluster in which nothing fails but what the story says."""
+    """A cluster without faults, except those of the story."""
 
     def __init__(self, loop: SimulatedLoop, seed: int, brokers: int, system: System) -> None:
         self.loop = loop
@@ -85,13 +85,13 @@ def tell(
 
 
 def batch(identity: tuple[int, int], sequence: int) -> OutgoingBatch:
-    """One record."""
+    """A batch of one record."""
     return OutgoingBatch(KEY, (f"value {sequence}",), "none", *identity, sequence)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_superseded_broker_answers_nothing_from_its_memory(seed: int) -> None:
-    """A producer believes OUT_OF_ORDER_SEQUENCE_NUMBER for good: only the owner may say it."""
+    """A producer takes OUT_OF_ORDER_SEQUENCE_NUMBER for final, so only the owner may answer it."""
 
     async def story(world: World, environment: Environment) -> None:
         old, new = (world.client(environment, host) for host in (HERE, THERE))
@@ -117,7 +117,7 @@ def test_a_superseded_broker_answers_nothing_from_its_memory(seed: int) -> None:
 
 
 async def at_rest(world: World, environment: Environment) -> tuple[KafkaLogClient, tuple[int, int]]:
-    """A client of three brokers and its producer, whose first record has been durable for long."""
+    """A client of three brokers, and its producer, whose first record has been durable for long."""
     client = world.client(environment, *map(broker_host, range(3)))
     await persist(lambda: client.create_topic(KEY.topic, 1, {}))
     identity = await client.init_producer_id()
@@ -142,7 +142,8 @@ def test_an_outage_of_more_than_half_the_grace_ends_no_idle_broker() -> None:
 
 
 def test_an_outage_ends_the_broker_with_records_under_way_and_no_other() -> None:
-    """It gives an upload up after `upload_deadline_ms`. The others fence it and take over."""
+    """The broker gives an upload up after `upload_deadline_ms`. The other brokers fence it and take
+    over."""
 
     async def story(world: World, environment: Environment) -> None:
         client, identity = await at_rest(world, environment)

@@ -54,17 +54,18 @@ Watch: TypeAlias = Callable[[Broker, Environment], Coroutine[Any, Any, None]]
 PORT = 9092
 KIB = 1024
 GRACE_MS = 24_000
-"""`log.delete.grace.ms` where things are deleted within a run; what must be shorter is."""
+"""`log.delete.grace.ms` in runs that delete objects. Times that must be shorter than the grace are
+shorter."""
 _REOPENS_PROBABILITY = 1 / 3
-"""That partitions leave and come back in a run."""
+"""The probability that partitions leave and come back in a run."""
 _DRAINS_AT = 3
-"""Of four seeds the one in which brokers are drained."""
+"""Of four seeds, the one in which brokers are drained."""
 _EARLIER_PROBABILITY = 0.5
-"""That one broker is of an earlier release at first, where brokers are drained."""
+"""The probability that one broker is of an earlier release at first, in runs with drains."""
 _HINTS_LOST_PROBABILITY = 0.2
-"""That no broker hears another one's hints."""
+"""The probability that no broker hears another broker's hints."""
 _UNDECIDED_MS = GRACE_MS // 2 - 2000
-"""Below half of the grace, as what bounds an append must be (rule A2)."""
+"""Below half of the grace, as rule A2 demands for the bound of an append."""
 
 
 def tidelog_system(seed: int, *, segments: bool = False, brokers: int = 1) -> System:
@@ -198,8 +199,8 @@ async def _watch(broker: Broker, environment: Environment) -> None:
 
 
 def _patches(chance: random.Random) -> list[Patch]:
-    """What no setting says: how long an append may stay undecided, and how small and how slow the
-    pieces of a roll are."""
+    """Constants that no setting changes: the time that an append may stay undecided, and the size
+    and pace of a roll's pieces."""
     right_wal = layer_settings.wal_settings
 
     def cluster(settings: BrokerSettings) -> ClusterSettings:
@@ -285,7 +286,7 @@ def _identity(environment: Environment) -> ProcessIdentity:
 def _is_running(
     cluster: SimulatedCluster, environment: Environment, other: ProcessIdentity
 ) -> bool | None:
-    """The machine's knowledge of its own processes; it knows none of other machines."""
+    """The machine's knowledge of its own processes. None for processes of other machines."""
     if (other.host, other.pid) in cluster.taken_for_dead:
         return False
     if other.host != environment.process.host:

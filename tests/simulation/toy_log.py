@@ -1,7 +1,7 @@
-"""A small log on the simulated store: what the harness is tried on before it judges the broker.
+"""A small log on the simulated store, which tries the harness before it judges the broker.
 
-One sequence of numbered objects holds everything; every broker may append to it. It is right by
-construction and slow; `ToyFaults` break it in known ways, which the checker must notice.
+One sequence of numbered objects holds all entries, and every broker may append to it. It is correct
+by construction and slow. `ToyFaults` break it in known ways, and the checker must notice them.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ToyBroker:
             while True:
                 refused = self._validate(entry)
                 if refused is not None:
-                    # Another broker may have appended what comes before.
+                    # Another broker may have appended the entries before this one.
                     await self._catch_up()
                     refused = self._validate(entry)
                 if refused is not None:
@@ -186,10 +186,10 @@ class ToyClient:
         self._connecting = asyncio.Lock()
 
     async def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Topics of the toy need not be created."""
+        """Do nothing: the toy's topics exist without being created."""
 
     async def delete_topic(self, topic: str) -> None:
-        """Nor can they be deleted."""
+        """Refuse: the toy keeps its topics."""
         raise NotImplementedError("the toy keeps its topics")
 
     async def init_producer_id(self) -> tuple[int, int]:
@@ -206,7 +206,7 @@ class ToyClient:
         return int((await self._ask({"kind": "produce", "entry": entry}))["base"])
 
     async def produce_and_end(self, batch: OutgoingBatch) -> tuple[int, int | None]:
-        """The toy is asked for one thing after the other."""
+        """Send one request after the other, which is all that the toy can do."""
         base_offset = await self.produce(batch)
         return base_offset, await self.end_offset(batch.key)
 
@@ -227,13 +227,13 @@ class ToyClient:
         return int(answer["partitions"][0][2])
 
     def forget(self) -> None:
-        """It knows nothing of leaders."""
+        """Do nothing: the toy has no leaders."""
 
     async def log_start(self, key: Key) -> int:
         return 0
 
     async def delete_records(self, key: Key, offset: int) -> int:
-        """Nor can their records."""
+        """Refuse: the toy keeps its records."""
         raise NotImplementedError("the toy keeps its records")
 
     async def close(self) -> None:
@@ -281,7 +281,7 @@ class ToyClient:
 
 
 class _Lines(asyncio.Protocol):
-    """One JSON document a line."""
+    """A protocol of JSON documents, one a line."""
 
     def __init__(self, receive: Any, lost: Any = None) -> None:
         self._receive = receive

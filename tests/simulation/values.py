@@ -1,7 +1,7 @@
-"""The records of a simulation: a value, and padding by which damage shows.
+"""The records of a simulation: a value, and padding that shows damage.
 
 Values are unique in a run. In compacted topics some records share a key, which their values name
-(`...#k3`), and some are tombstones (`...#k3!`), whose value lies in a header.
+(`...#k3`). Some are tombstones (`...#k3!`), whose value lies in a header.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidelog.records.records import NewRecord, Record
 
 _KEYED = re.compile(r"#(k[0-9]+)(!?)$")
 _KEYS = 12
-"""Of each partition of a compacted topic."""
+"""Shared keys in each partition of a compacted topic."""
 _TOMBSTONES = 0.15
 _HEADER = "value"
 
@@ -52,7 +52,7 @@ def value_of(record: Record) -> str:
     """The value in a record.
 
     Raises:
-        DamagedRecord: it is not what was sent.
+        DamagedRecord: the record differs from the one that was sent.
     """
     if record.value is None:
         value = (dict(record.headers).get(_HEADER) or b"").decode()

@@ -124,7 +124,7 @@ def producers(settings: WorkloadSettings) -> list[Program]:
 
 
 def members(settings: WorkloadSettings) -> list[Program]:
-    """Members of groups, who read on until they are told that everything was consumed."""
+    """Members of groups, which read on until the audit has seen that everything was consumed."""
     programs = [
         Program(f"reader-{number}", _member(READERS_GROUP, "classic"))
         for number in range(settings.group_readers)
@@ -162,8 +162,9 @@ def auditors(settings: WorkloadSettings) -> list[Program]:
 
 
 def with_segments(settings: WorkloadSettings, seed: int, workload: str) -> WorkloadSettings:
-    """The same while topics lose records, others read the bucket, and, beside transactions, a sink
-    commits; at half the pace, since there must be time for what is superfluous to be deleted."""
+    """The settings for runs with segments. Topics lose records, readers without a broker read the
+    bucket, and a sink commits beside transactions. The pace is halved, so that there is time to
+    delete superfluous objects."""
     has_sink = workload == "transactions"
     return replace(
         settings,

@@ -36,15 +36,15 @@ class WorkloadSettings:
     wide_topics: int = 0
     """How many topics of many partitions there are at most, without records."""
     reuses_names: bool = True
-    """Whether a topic gets the name of a deleted one. Of several brokers one may know the old topic
-    still, and acknowledge records of that."""
+    """Whether a topic may get the name of a deleted one. With several brokers, one of them may
+    still know the old topic, and acknowledge records of it."""
     pause_seconds_mean: float = 0.25
     records_max: int = 4
     padding_bytes_max: int = 2000
     group_readers: int = 0
-    """Of a group of the classic protocol; there is one reader in a group by itself, too."""
+    """Members of a group of the classic protocol. One more reader has a group to itself."""
     consumer_readers: int = 0
-    """Of a group of the consumer protocol (KIP-848)."""
+    """Members of a group of the consumer protocol (KIP-848)."""
     transfers: int = 0
     """Transactional ids, each of which two instances want."""
     transformers: int = 0
@@ -53,21 +53,21 @@ class WorkloadSettings:
     derived: tuple[Key, ...] = ()
     """The partitions that they write."""
     transform_protocol: GroupProtocol = "classic"
-    """Of their group."""
+    """The protocol of the transformers' group."""
     transaction_versions: tuple[int, ...] = (1, 2)
-    """Of the protocol, that instances may speak."""
+    """The versions of the transaction protocol that instances may speak."""
     delivery_seconds_max: float = 40.0
     fetch_wait_seconds: float = 0.5
     consume_pause_seconds_mean: float = 0.03
     reassign_probability: float = 0.02
     forget_probability: float = 0.05
     policies: Mapping[str, TopicPolicy] = field(default_factory=dict)
-    """The policies by which topics may lose records; the others lose none."""
+    """The policies by which topics may lose records. All other topics lose none."""
     viewers: int = 0
-    """Of the bucket, without a broker."""
+    """Readers of the bucket without a broker."""
     inspectors: int = 0
     sink_drivers: int = 0
-    """Of one exactly-once sink, all at once."""
+    """Drivers of one exactly-once sink, all at once."""
     sunk: tuple[Key, ...] = ()
     """The partitions that it writes."""
 

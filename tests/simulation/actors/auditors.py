@@ -83,8 +83,8 @@ async def audit_stability(actor: Actor) -> None:
 
 
 async def audit_retention(actor: Actor) -> None:
-    """What was too old for long is gone, and everything was; offsets without a record may be left,
-    where aborted ones were rolled when the log was empty already."""
+    """Wait until every record that has been too old for long is gone. Offsets without a record may
+    be left: aborted records may be rolled when the log is empty already."""
     for key in actor.settings.all_keys:
         policy = actor.settings.policies.get(key.topic)
         if policy is None or policy.retention_ms is None:

@@ -20,14 +20,14 @@ from tidelog.storage.object_store import StoreError
 
 _COLUMNS = ("offset", "key", "value", "headers")
 _VIEWS_MAX = 4
-"""Of one bucket that is opened, before it is opened anew."""
+"""Views of one opened bucket, before the reader opens it again."""
 _PAUSE_SECONDS_MEAN = 2.0
 _SLOW_PROBABILITY = 0.1
 _SLOW_SECONDS_MAX = 40.0
-"""How long a reader may dawdle between two partitions: also longer than superfluous objects are
+"""How long a reader may pause between two partitions: even for longer than superfluous objects are
 kept."""
 _ATOMIC_SECONDS_MAX = 3.0
-"""The same within an atomic view, which is taken anew when something is missing."""
+"""The longest pause within an atomic view, which is taken again when an object is missing."""
 _ATTEMPTS_MAX = 5
 _INSPECT_PAUSE_SECONDS_MEAN = 8.0
 
@@ -76,7 +76,7 @@ async def audit_bucket(actor: Actor) -> None:
 async def look(
     actor: Actor, bucket: Bucket, topics: list[str], *, is_atomic: bool, final: bool = False
 ) -> None:
-    """One view, recorded as one operation."""
+    """Take one view, recorded as one operation."""
     # Each view begins where the log begins.
     actor.history.assign(actor.name)
     operation = actor.history.invoke(actor.name, "view", final=final)
@@ -86,7 +86,7 @@ async def look(
 
 
 async def inspect(actor: Actor) -> None:
-    """One check of everything, recorded as one operation."""
+    """Check the whole bucket once, recorded as one operation."""
     operation = actor.history.invoke(actor.name, "check")
 
     async def check() -> None:
@@ -113,8 +113,8 @@ async def _record(actor: Actor, operation: Operation, read: Callable[[], Awaitab
 
 
 async def _read(actor: Actor, bucket: Bucket, topics: list[str], operation: Operation) -> None:
-    """Each partition by itself. What is missing is looked for in a new view, from the row on where
-    it was missed (F4)."""
+    """Read each partition by itself. If an object is missing, take a new view and read on from that
+    row (F4)."""
     found = await bucket.view(*topics)
     for key, view in _partitions(bucket, topics, found.partition):
         await _dawdle(actor, _SLOW_SECONDS_MAX)
@@ -128,7 +128,7 @@ async def _read(actor: Actor, bucket: Bucket, topics: list[str], operation: Oper
                 if error.key == missing:
                     raise
                 missing = error.key
-                # What was read counts, up to there.
+                # The rows read so far count.
                 position = poll.end = poll.records[-1][0] + 1 if poll.records else poll.start
                 again = await bucket.view_partitions([view.partition])
                 view = again.partition(view.partition)
@@ -139,7 +139,7 @@ async def _read(actor: Actor, bucket: Bucket, topics: list[str], operation: Oper
 async def _read_atomically(
     actor: Actor, bucket: Bucket, topics: list[str], operation: Operation
 ) -> None:
-    """All partitions, as one view shows them; where something is missing, another one does."""
+    """Read all partitions as one view shows them. If an object is missing, take another view."""
     missing = ""
     for _ in range(_ATTEMPTS_MAX):
         operation.polls.clear()
@@ -147,7 +147,7 @@ async def _read_atomically(
         try:
             for key, view in _partitions(bucket, topics, found.view.partition):
                 await _dawdle(actor, _ATOMIC_SECONDS_MAX)
-                # Also what is decided above the first open transaction is in.
+                # An atomic view also shows transactions that were decided above the first open one.
                 poll = _poll(key, view, 0, view.high_watermark)
                 operation.polls.append(poll)
                 await _read_rows(bucket, view, poll, found.keep)

@@ -1,7 +1,7 @@
-"""A member of a group of the consumer protocol (KIP-848): heartbeats are all that it sends.
+"""A member of a group of the consumer protocol (KIP-848), which sends only heartbeats.
 
-It keeps partitions that it is to give up until `join` is called, and its heartbeats say so. So no
-other member may have them before that.
+The member keeps revoked partitions until `join` is called, and its heartbeats say so. No other
+member may have them before that.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ class ConsumerMember:
 
     @property
     def membership(self) -> GroupMembership | None:
-        """The current one; None where it was put out, or has not joined."""
+        """The current membership, or None if the member was removed or has not joined."""
         return self._membership
 
     @property
     def must_join(self) -> bool:
-        """Whether it is no member, or is to have something else than it has."""
+        """Whether the consumer is no member, or its partitions differ from its target."""
         return self._membership is None or self._told != self._has
 
     async def join(self) -> GroupMembership:
-        """Join if it is no member, take up what it is to have, and give up the rest.
+        """Join if it is no member, take the new partitions of its target, and give up the rest.
 
-        Repeats for as long as it takes. Raises:
+        Repeats until that is done. Raises:
             RequestRefused: the group will never take this member as it is.
         """
         patience = self._patience(None)
@@ -111,7 +111,7 @@ class ConsumerMember:
             )
 
     async def run_heartbeats(self) -> None:
-        """Keep the session until cancelled; learn what to give up and what to take."""
+        """Keep the session until cancelled, and learn the target from the answers."""
         while True:
             await self._actor.clock.sleep(self._settings.heartbeat_interval_ms / 1000)
             if self._membership is None:
@@ -126,7 +126,7 @@ class ConsumerMember:
     # --- heartbeats ---
 
     async def _beat(self) -> None:
-        """One heartbeat; a claim in the history once it is answered."""
+        """Send one heartbeat. Its answer becomes a claim in the history."""
         async with self._beating:
             actor, life, has = self._actor, self._lives, self._has
             operation = actor.history.invoke(actor.name, "join")
@@ -208,7 +208,7 @@ class ConsumerMember:
             raise refusal
 
     def _lose(self) -> None:
-        """Give up everything: others may have it by now."""
+        """Give up all partitions: other members may have them by now."""
         self._lives += 1
         self._epoch = _JOIN_EPOCH
         self._told = self._has = frozenset()

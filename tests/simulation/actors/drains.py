@@ -1,4 +1,4 @@
-"""Drains that an operator begins and ends again, some at a time, while everything else goes on."""
+"""An operator begins and ends drains of some brokers while all other activity goes on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def drain_now_and_then(
 ) -> None:
     """Drain some broker by way of this one, until everything is healed.
 
-    The drain stays if this broker dies meanwhile; another one may end it.
+    If this broker dies meanwhile, the drain stays. Another broker may end it.
     """
     await broker.ready.wait()
     while broker.running is not None and not environment.cluster.healed:
@@ -40,7 +40,8 @@ async def drain_now_and_then(
 async def change_drain(
     broker: Broker, environment: Environment, broker_id: BrokerId, *, draining: bool
 ) -> None:
-    """Begin or end a drain by way of a broker, if it is still serving and may do so."""
+    """Begin or end a drain by way of a broker, if that broker still serves and the drain is
+    allowed."""
     running = broker.running
     if running is None:
         return

@@ -30,7 +30,8 @@ _STALL_SECONDS_MAX = 3 * MEMBERSHIP.session_timeout_ms / 1000
 
 
 class Seat:
-    """An actor's place in its group: membership, positions, and what the history is told of it."""
+    """An actor's place in its group: its membership, its positions, and its claims in the
+    history."""
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class Seat:
 
 
 class GroupReader:
-    """Reads as a member of a group and commits what it has read."""
+    """Reads as a member of a group, and commits its positions."""
 
     def __init__(self, actor: Actor, group: str, protocol: GroupProtocol) -> None:
         self._actor = actor
@@ -117,7 +118,7 @@ class GroupReader:
         self._protocol = protocol
 
     async def run(self) -> None:
-        """One life after the other, until everything was consumed."""
+        """Run one life after the other, until everything was consumed."""
         actor = self._actor
         while not actor.closing.is_set():
             async with actor.kafka() as client:
@@ -174,7 +175,7 @@ class GroupReader:
         await actor.pause(actor.settings.consume_pause_seconds_mean)
 
     async def _commit(self, seat: Seat) -> bool:
-        """Commit what was read; whether that is known to be stored."""
+        """Commit the positions. Returns whether the commit is known to be stored."""
         actor, membership = self._actor, seat.member.membership
         if membership is None:
             return False
@@ -190,7 +191,7 @@ class GroupReader:
         return True
 
     async def _stall(self, seat: Seat) -> None:
-        """As a process that is stopped for a while, and then goes on as if nothing had been."""
+        """Stop for a while, as a paused process does, and then go on."""
         await seat.sleep()
         await self._actor.clock.sleep(self._actor.random.uniform(0.5, _STALL_SECONDS_MAX))
         await self._commit(seat)

@@ -67,7 +67,7 @@ _STALE = frozenset(
      ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH,
      ErrorCode.LEADER_NOT_AVAILABLE}
 )  # fmt: skip
-"""Errors after which a client asks again who leads what."""
+"""Errors after which a client looks up the leaders again."""
 _ISOLATIONS: dict[Isolation, int] = {"read_uncommitted": 0, "read_committed": 1}
 _PRODUCE_VERSIONS = (9, 11)
 _FETCH_VERSIONS = (11, 12, 13, 17)
@@ -147,7 +147,7 @@ class KafkaLogClient:
         connection = await self._connected(leader, "produce")
         request = self._produce_request(batch, -1)
         producing = asyncio.create_task(self._answered(leader, connection, request, version))
-        # By then it is written, and nothing is durable so soon.
+        # The batch is written by then, but cannot be durable so soon.
         await self._clock.sleep(_WRITTEN_SECONDS)
         end: int | None = None
         try:
@@ -271,7 +271,7 @@ class KafkaLogClient:
         records: dict[int, list[Record]] = {}
         for place, header in iterate_batches(data or b""):
             of_batch = [] if header.is_control else list(decode_batch(data or b"", place, header))
-            # Where a log begins within a batch, what lies below is no more.
+            # A log may begin within a batch. Records below its start are deleted.
             wanted = [record for record in of_batch if record.offset >= position]
             fetched.batches.append(_stored(key, header, data or b"", place, wanted))
             fetched.next_offset = max(fetched.next_offset, header.last_offset + 1)

@@ -1,7 +1,7 @@
-"""Markers that arrive again, long after: what a network between coordinators and leaders does.
+"""Markers that arrive again much later, as a network between coordinators and leaders repeats them.
 
-Here both are in one broker, and nothing is lost or repeated between them; so that what guards
-against it is tried nevertheless, some markers are written a second time, later.
+Here coordinator and leader are in one broker, and no marker is lost or repeated between them. To
+try the protection nevertheless, this actor writes some markers a second time, later.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingBatch:
-    """One batch of values for a partition; producer id -1 is no idempotence."""
+    """One batch of values for a partition. Producer id -1 stands for a producer without
+    idempotence."""
 
     key: Key
     values: tuple[str, ...]
@@ -37,7 +38,7 @@ class OutgoingBatch:
 
 @dataclass(slots=True)
 class Fetched:
-    """One partition's result of a fetch, without records below the position."""
+    """The result of a fetch for one partition, without records below the position."""
 
     key: Key
     records: list[tuple[int, str]]
@@ -47,13 +48,14 @@ class Fetched:
     batches: list[StoredBatch] = field(default_factory=list)
     log_start: int | None = None
     out_of_range: bool = False
-    """There is nothing at the position: the log begins behind it, or ends before it."""
+    """The position has no record: the log begins behind it or ends before it."""
 
 
 class LogClient(Protocol):
-    """One client process's connection to the cluster. No retries: the workload owns those.
+    """One client process's connection to the cluster. The workload repeats requests, the client
+    does not.
 
-    Every method may raise RequestRefused or NoAnswer, and nothing else on account of faults.
+    Every method may raise RequestRefused or NoAnswer, and no other exception because of a fault.
     """
 
     async def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
@@ -97,7 +99,7 @@ class LogClient(Protocol):
         ...
 
     def forget(self) -> None:
-        """Ask anew who leads what, whichever broker answers: clients do so now and then."""
+        """Look up the leaders again, at any broker, as clients do now and then."""
         ...
 
     async def close(self) -> None:

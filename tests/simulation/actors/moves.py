@@ -1,4 +1,4 @@
-"""Partitions that a broker gives to others, some at a time, while everything else goes on."""
+"""A broker gives some partitions at a time to others, while all other activity goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.storage.object_store import StoreError
 from tidelog.wal.write.slot_upload import WalLost
 
 PAUSES_SECONDS_MEAN = (0.7, 2.5, 8.0)
-"""Between two moves of one broker; one of them counts in a run."""
+"""Mean pauses between two moves of one broker. A run uses one of them."""
 _PARTITIONS_MAX = 4
 
 
@@ -34,7 +34,7 @@ async def give_now_and_then(
 
 
 async def give_some(broker: Broker, environment: Environment, chance: random.Random) -> None:
-    """Some partitions, internal ones as well, each to a live broker."""
+    """Give some partitions, including internal ones, each to a live broker."""
     running = broker.running
     if running is None:
         return

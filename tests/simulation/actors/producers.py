@@ -11,13 +11,13 @@ from tests.simulation.rules.history import Key, Operation, Send
 
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 REFUSED_FOR_GOOD = frozenset({2, 10, 17, 18, 32, 42, 87})
-"""Errors after which nothing was appended and repeating does not help: corrupt message, message
-too large, invalid topic, record list too large, invalid timestamp, invalid request, invalid
-record. All others may come after the append (Kafka answers NOT_LEADER_OR_FOLLOWER then, too)."""
+"""Errors after which nothing was appended and repeating does not help: corrupt message, message too
+large, invalid topic, record list too large, invalid timestamp, invalid request, invalid record. Any
+other error may come after the append (Kafka answers NOT_LEADER_OR_FOLLOWER then, too)."""
 CODECS = ("none", "none", "gzip", "snappy", "lz4", "zstd")
 IN_FLIGHT_MAX = 5
 _HASTY_PROBABILITY = 0.3
-"""That a plain producer asks for the log's end before its batch is answered."""
+"""The probability that a plain producer asks for the log's end before its batch is answered."""
 
 
 class _Pipe:
@@ -33,8 +33,8 @@ class _Pipe:
 
     @property
     def has_room(self) -> bool:
-        """Whether a batch more may be sent. Brokers recognise the last five, so that no more may
-        lie between the oldest one without an answer and the newest one."""
+        """Whether one more batch may be sent. Brokers recognise the last five batches, so at most
+        five may lie between the oldest unanswered batch and the newest one."""
         return not self._unresolved or self._next_number - self._unresolved[0] < IN_FLIGHT_MAX
 
     def begin(self, records: int) -> int:
@@ -50,7 +50,7 @@ class _Pipe:
         return self._unresolved[0] == number
 
     def resolve(self, number: int) -> None:
-        """It is answered, or given up."""
+        """The batch is answered or given up."""
         self._unresolved.remove(number)
         self._changed.set()
 
@@ -73,7 +73,7 @@ class IdempotentProducer:
         self._values = 0
 
     async def run(self) -> None:
-        """Produce until the run is ending, then wait for what is in flight."""
+        """Produce until the run is ending, then wait for the batches in flight."""
         actor = self._actor
         while not actor.stopping.is_set():
             if self._identity is None or self._expired:
@@ -86,7 +86,7 @@ class IdempotentProducer:
         await self._drain()
 
     async def _begin_again(self) -> None:
-        """A batch whose outcome is unknown leaves a hole in the sequences: take a new id."""
+        """Take a new id, since a batch whose outcome is unknown leaves a hole in the sequences."""
         await self._drain()
         self._expired = False
         self._pipes = {}
@@ -150,7 +150,8 @@ class IdempotentProducer:
 
 
 class PlainProducer:
-    """One batch at a time, never repeated: whatever is not answered stays unknown."""
+    """Sends one batch at a time and never repeats it. The outcome of an unanswered batch stays
+    unknown."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor

@@ -8,7 +8,8 @@ from tests.simulation.rules.history import Isolation, Key, Poll
 
 
 class Consumer:
-    """Reads some partitions on and on; now and then takes others, from other positions."""
+    """Reads some partitions on and on. Now and then it takes other partitions, from other
+    positions."""
 
     def __init__(self, actor: Actor, isolation: Isolation) -> None:
         self._actor = actor
@@ -81,8 +82,8 @@ async def read_once(
     wait_seconds: float,
     final: bool = False,
 ) -> list[Fetched]:
-    """One fetch, recorded as one operation; advances the positions, also to where the log begins
-    by now where it begins behind them."""
+    """Make one fetch, recorded as one operation, and advance the positions. If a log begins behind
+    its position, move there."""
     operation = actor.history.invoke(actor.name, "poll", final=final)
     try:
         answers = await actor.client.fetch(dict(positions), isolation, wait_seconds)
@@ -114,7 +115,7 @@ async def read_once(
 async def _begin_again(
     actor: Actor, positions: dict[Key, int], key: Key, isolation: Isolation, final: bool
 ) -> None:
-    """Go to where the log begins by now, as it no longer has what is at the position."""
+    """Move to the log's start, since the log no longer has the position."""
     operation = actor.history.invoke(actor.name, "poll", final=final)
     try:
         start = await actor.client.log_start(key)

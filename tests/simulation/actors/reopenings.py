@@ -1,8 +1,8 @@
 """Partitions that leave a broker and come back as other objects, between two of its steps.
 
-It tries what follows from a move for all that waits meanwhile: a partition with nothing under way
-is replaced by one that is made of its image, in the same tenure. What waits for the one before must
-be refused (C3). A long compaction needs its partition, so this ends when all is healed.
+This tries how waiting work survives a move. A partition without work in progress is replaced by a
+new object with its image, in the same tenure. Work that waits for the old object must be refused
+(C3). A long compaction needs its partition, so this ends when all is healed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PAUSE_SECONDS_MEAN = 0.3
 async def reopen_now_and_then(
     broker: Broker, environment: Environment, chance: random.Random
 ) -> None:
-    """While the broker serves, until everything is healed."""
+    """Reopen partitions while the broker serves, until everything is healed."""
     await broker.ready.wait()
     while not environment.cluster.healed:
         await asyncio.sleep(chance.expovariate(1 / _PAUSE_SECONDS_MEAN))
@@ -29,7 +29,8 @@ async def reopen_now_and_then(
         if running is None:
             continue
         partitions = running.writes.partitions
-        # One that is under way has the partition, or it has not: this one is in the same tenure.
+        # A checkpoint in progress cannot tell the new object from the old one: both have the same
+        # tenure.
         async with running.writes.checkpointer.paused():
             idle = [each for each in partitions if _is_idle(each)]
             if idle:

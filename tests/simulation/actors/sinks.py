@@ -1,8 +1,9 @@
 """Drivers of an exactly-once sink: commits that are repeated, run twice at once, die anywhere, and
 wake up while a later batch is being committed (rules H7 to H9).
 
-Several drivers take themselves for the one of a query. What is in a batch was decided before, as in
-the log of offsets that a streaming query keeps; a driver that commits it stages its rows anew.
+Each of several drivers takes itself for the only one of a query. A batch's contents are decided
+before, as in the log of offsets that a streaming query keeps. A driver that commits the batch
+stages its rows again.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ from tidelog.wal.write.staging import stage
 
 SINK, QUERY = "sink", "query"
 _ROWS_MAX = 3
-"""Of a task for one partition."""
+"""Rows of a task for one partition."""
 _TASK_TWICE_PROBABILITY = 0.2
 _STALL_PROBABILITY = 0.2
 _STALL_SECONDS_MAX = 25.0
 _DEATH_PROBABILITY = 0.25
 _DEATH_SECONDS_MAX = 0.6
 _OLD_PROBABILITY = 0.3
-"""Of a driver that commits once more what it has staged for an earlier batch."""
+"""The probability that a driver commits once more the objects that it staged for an earlier
+batch."""
 _PAUSE_SECONDS_MEAN = 1.0
 
 
@@ -76,7 +78,7 @@ class QueryLog:
 
 
 class SinkDriver:
-    """One driver. There are others, and none of them knows that."""
+    """One driver, which does not know of the others."""
 
     def __init__(self, actor: Actor, log: QueryLog) -> None:
         self._actor = actor
@@ -136,7 +138,7 @@ class SinkDriver:
         self._log.committed(actor, batch_id)
 
     async def _stage(self, client: Client, batch_id: int) -> SinkBatch:
-        """Each task stages its rows of all partitions; one in two attempts counts."""
+        """Each task stages its rows of all partitions. Of two attempts one counts."""
         actor = self._actor
         store = actor.bucket().access.store
         topic_id = (await client.topic(actor.settings.sunk[0].topic)).topic_id

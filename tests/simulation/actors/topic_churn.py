@@ -10,8 +10,8 @@ from tests.simulation.rules.history import Key, Poll, Send
 
 
 class TopicChurn:
-    """Creates a topic, writes, reads, deletes it, and begins again under the same name: no topic
-    ever shows what an earlier one of its name held."""
+    """Creates a topic, writes, reads, deletes it, and begins again under the same name. No topic
+    may ever show records of an earlier topic of its name."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
@@ -38,7 +38,7 @@ class TopicChurn:
 
     @property
     def _key(self) -> Key:
-        """How the history names the topic: each creation is another one."""
+        """The history's name of the topic: each creation gets a new one."""
         return Key(f"{self._actor.name}#{self._generation}", 0)
 
     async def _send(self, number: int) -> None:

@@ -27,14 +27,14 @@ from tidelog.records.compression import Compression
 
 TRANSFORM_GROUP = "transform"
 SEPARATOR = ">"
-"""Between the value that was read and what makes the derived one unique."""
+"""Separates an input's value from the mark that makes the derived value unique."""
 _COMMIT_ATTEMPTS_MAX = 3
 _STALL_PROBABILITY = 0.04
 _STALL_SECONDS_MAX = 12.0
 
 
 class Instance:
-    """One instance of a transactional id: its producer, and what the history is told of it."""
+    """One instance of a transactional id: its producer and its entries in the history."""
 
     def __init__(self, actor: Actor, client: Client, transactional_id: str, name: str) -> None:
         self.actor = actor
@@ -95,7 +95,7 @@ class Instance:
                 send.offset = offset
 
     async def commit(self, operation: Operation) -> bool:
-        """Commit; a commit without an answer is repeated, and nothing else done. Whether the
+        """Commit. An unanswered commit is repeated before any other request. Returns whether the
         instance can go on."""
         history = self.actor.history
         history.ends(operation)
@@ -171,7 +171,7 @@ class Transactor:
             await self._actor.pause(self._actor.settings.pause_seconds_mean)
 
     async def _transfer(self, instance: Instance) -> bool:
-        """One transaction; whether the instance can go on."""
+        """Run one transaction. Returns whether the instance can go on."""
         actor = self._actor
         operation = actor.history.invoke(actor.name, "transaction")
         instance.producer.begin()
@@ -209,7 +209,8 @@ class Transactor:
         await stall_perhaps(actor)
 
     async def _look(self, operation: Operation, key: Key) -> None:
-        """Read, as others would, where something was just written: it must not show."""
+        """Read as a read_committed consumer where this transaction has just written: its values
+        must not show."""
         actor = self._actor
         try:
             end = await actor.client.end_offset(key)
@@ -248,7 +249,7 @@ async def stall_perhaps(
 
 
 class Transformer(Transactor):
-    """Consumes as a member of a group, and writes what it derives with the offsets."""
+    """Consumes as a member of a group, and writes derived values together with the offsets."""
 
     def is_over(self) -> bool:
         return self._actor.closing.is_set()
@@ -288,7 +289,7 @@ class Transformer(Transactor):
         await seat.leave()
 
     async def _consume(self, seat: Seat) -> Operation | None:
-        """Fetch what is to be derived from; None if there is nothing."""
+        """Fetch the inputs. Returns None if there are none."""
         actor = self._actor
         asked = dict(seat.positions)
         try:
@@ -315,8 +316,8 @@ class Transformer(Transactor):
     async def _derive(
         self, instance: Instance, seat: Seat, membership: GroupMembership, operation: Operation
     ) -> bool:
-        """Write what follows from the inputs, and their offsets, as the member that has read them;
-        whether the instance can go on."""
+        """Write the derived values and the offsets of the inputs, as the member that has read them.
+        Returns whether the instance can go on."""
         actor, producer = self._actor, instance.producer
         producer.begin()
         try:
@@ -324,7 +325,7 @@ class Transformer(Transactor):
             await stall_perhaps(actor, seat)
             offsets = {Place(*one.key): one.end for one in operation.advances}
             await producer.send_offsets(seat.group, offsets, membership)
-            # Others may take its partitions over while its offsets are pending.
+            # Other members may take the partitions over while the offsets are pending.
             await stall_perhaps(actor, seat, 3 * _STALL_PROBABILITY)
         except ProducerFenced:
             actor.history.fail(operation, "fenced")
@@ -341,7 +342,8 @@ class Transformer(Transactor):
     async def _write(self, instance: Instance, operation: Operation) -> None:
         actor = self._actor
         inputs = [value for poll in operation.polls for _, value in poll.records]
-        # One output at least: by them an unknown commit is told from an aborted one.
+        # Write at least one output: outputs tell whether an unknown commit was committed or
+        # aborted.
         marks = instance.fresh(len(inputs) + 1)
         outputs = [f"{value}{SEPARATOR}{mark}" for value, mark in zip(inputs, marks, strict=False)]
         outputs.append(marks[-1])

@@ -11,7 +11,7 @@ _ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 
 
 class Trimmer:
-    """Asks now and then that a log begin later: anywhere up to its end, or to what is decided."""
+    """Now and then moves a log's start forward, at most to its end or to its last stable offset."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor

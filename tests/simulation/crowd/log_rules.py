@@ -1,8 +1,8 @@
-"""Rules on what brokers apply of the metadata log. Pure.
+"""Rules on the state that brokers derive from the metadata log. Pure.
 
 - Two brokers at the same entry have the same state, whether they read entries or a snapshot.
-- No broker fences a process that lives and that no fault has hit. So an outage of the store, which
-  hits all alike, ends without fences (B2).
+- No broker fences a living process that no fault has hit. An outage of the store hits all alike,
+  so it ends without fences (B2).
 - No record is written that a live broker cannot read.
 """
 
@@ -52,7 +52,7 @@ class LogRules:
             self._compare(who, state)
         if sequence <= self._judged:
             return
-        # The first broker that applies an entry has just written it.
+        # The first broker that applies an entry is the one that has just written it.
         self._judged = sequence
         for record in records:
             match record:

@@ -1,4 +1,5 @@
-"""The brokers of a crowd, as seen from outside: what they serve, and whether they agree."""
+"""The brokers of a crowd seen from outside: the partitions that each serves, and whether all
+agree."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ class Members:
         self._members[environment.process] = Member(broker, environment)
 
     def running(self) -> Iterator[tuple[Member, RunningBroker]]:
-        """Those that can answer a client now."""
+        """The brokers that can answer a client now."""
         for member in self._members.values():
             running = member.running
             if running is not None:

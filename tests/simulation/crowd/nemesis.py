@@ -1,4 +1,4 @@
-"""Faults of many brokers: some leave for good, others join, many die at once, the store is away."""
+"""Faults of many brokers: some leave for good, new ones join, many die at once, the store fails."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tidelog.wal.write.slot_upload import WalLost
 
 PAUSE_SECONDS_MEAN = 0.8
 UNDRAINED_SHARE = 0.7
-"""Of the changes, so that few brokers drain at a time."""
+"""The share of changes that end drains, so that few brokers drain at a time."""
 
 
 class Operator:
@@ -39,7 +39,7 @@ class Operator:
         self._draining: set[BrokerId] = set()
 
     async def run(self) -> None:
-        """Ask; what a broker does goes on in its own process."""
+        """Send one request now and then. The broker works on it in its own process."""
         actions: tuple[Callable[[Member, RunningBroker], Awaitable[None]], ...] = (
             self._move,
             self._move,
@@ -57,7 +57,8 @@ class Operator:
                 member.process.spawn(self._attempt(action(member, broker)), "operator")
 
     async def settle(self) -> None:
-        """End all drains, upgrade what is left, and raise the level: nothing may hinder that."""
+        """End all drains, upgrade the remaining brokers, and raise the level. All of this must
+        succeed."""
         while not self._is_settled():
             running = list(self._members.running())
             for member, broker in running:
@@ -118,7 +119,7 @@ class Operator:
         await self._append(broker, lambda state: raised(state, BROKER_VERSION))
 
     async def _upgrade(self, member: Member, broker: RunningBroker) -> None:
-        """Restart it, if it is of the earlier release: its successor is of this one."""
+        """Restart a broker of the earlier release. Its successor is of the present release."""
         if self._is_behind(broker):
             self._members.harmed.add((member.process.host, member.process.pid))
             self._cluster.counts["brokers upgraded"] += 1

@@ -37,13 +37,13 @@ SNAPSHOT_ENTRIES = 60
 QUIET_SECONDS = 20.0
 """For which requests are counted when all is done."""
 SETTLE_SECONDS_MAX = 300.0
-"""Within which all must be done: several graces, since old incarnations are forgotten."""
+"""All work must be done within this time: several graces, since old incarnations are forgotten."""
 REQUESTS_MAX = {"put": 2.0, "get": 8.0, "list": 2.0}
 """A broker a heartbeat, however many brokers there are: its lease; three leases and the metadata
 log, with the collector's reads; the collector's lists."""
 _LOOK_SECONDS = 0.25
 _COLLECTING_SECONDS_MAX = 180.0
-"""Within which a broker deletes what a snapshot makes obsolete: an object after the other."""
+"""The time within which a broker deletes the objects that a snapshot makes obsolete, one by one."""
 WORKLOAD = WorkloadSettings(
     keys=KEYS,
     producers=1,
@@ -56,7 +56,7 @@ WORKLOAD = WorkloadSettings(
 
 
 def crowd_system(seed: int, brokers: int = BROKERS) -> System:
-    """As many brokers, an operator, and the rules that they keep."""
+    """A cluster of this many brokers, with an operator and the rules of the crowd."""
     settings = _settings(random.Random(f"settings {seed}"))
     members = Members()
     client, kafka, bucket = clients(settings)
@@ -133,8 +133,9 @@ class CrowdWatch:
                 )
 
     async def _judge_the_log(self, cluster: SimulatedCluster) -> None:
-        """A broker that writes a snapshot deletes all below the newest one that it has known for
-        longer than the grace (A2). So with its next one all below this one goes."""
+        """Check that old entries and snapshots are deleted. A broker that writes a snapshot deletes
+        all objects below the newest snapshot that it has known for longer than the grace (A2). So
+        its next snapshot deletes everything below this one."""
         member, broker = next(self.members.running())
         operator = Operator(cluster, self.members, self.seed)
         known = await operator.fill(member, broker, SNAPSHOT_ENTRIES)
@@ -152,7 +153,8 @@ class CrowdWatch:
 
 
 def _lowest_numbers(cluster: SimulatedCluster) -> tuple[int, ...]:
-    """Of the entries behind entry 0, the bucket's identity, and of the snapshots."""
+    """The lowest numbers of the entries, without entry 0, the bucket's identity, and of the
+    snapshots."""
     entries, snapshots = (
         [int(PurePosixPath(key).stem) for key in cluster.store.keys(f"cluster/{kind}/")]
         for kind in ("log", "snapshot")
@@ -167,7 +169,7 @@ def _settings(chance: random.Random) -> BrokerSettings:
             "rebalance.moves.per.minute.max": chance.choice((600, 6000)),
             "offsets.topic.num.partitions": 4,
             "transaction.state.log.num.partitions": 4,
-            # Else what a WAL holds keeps its incarnation in the metadata log.
+            # Otherwise records in a WAL would keep its incarnation in the metadata log.
             "roll.age.ms": 3000,
             "roll.min.bytes": 0,
             "log.delete.grace.ms": GRACE_MS,
@@ -178,8 +180,8 @@ def _settings(chance: random.Random) -> BrokerSettings:
 
 
 def _patches(brokers: int) -> list[Patch]:
-    """What no setting says: snapshots come often. A third of the first processes is of a release
-    that lacks the newest level."""
+    """Constants that no setting changes: snapshots come often. A third of the first processes is of
+    a release that lacks the newest level."""
 
     def cluster(settings: BrokerSettings) -> ClusterSettings:
         return ClusterSettings(

@@ -69,12 +69,12 @@ def _keep_all() -> list[Patch]:
 
 
 def _never_balance() -> list[Patch]:
-    """No broker gives partitions to the others, however many it has more than its share."""
+    """Brokers give no partitions to each other, even far above their shares."""
     return [(balancer, "plan_moves", lambda *_: {})]
 
 
 def _watch_all() -> list[Patch]:
-    """Each broker reads the leases of all others at each heartbeat, not of the next three alone."""
+    """At each heartbeat a broker reads the leases of all others, and not only of the next three."""
     return [(lease_watch, "WATCHED_BROKERS", BROKERS)]
 
 
@@ -84,7 +84,8 @@ BREAKAGES: dict[str, tuple[Breakage, str, int, int]] = {
     "never balance": (_never_balance, "too many", FEW, 1),
     "watch all": (_watch_all, "are enough", MANY, 1),
 }
-"""Each with the words of its violation, the number of brokers and a seed that show it."""
+"""Each breakage, with the words of its violation, and a number of brokers and a seed that show
+it."""
 SEEDS_MAX = 20
 
 

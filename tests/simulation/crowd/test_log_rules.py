@@ -1,4 +1,4 @@
-"""Each rule on the metadata log finds what breaks it, and nothing else."""
+"""Each rule on the metadata log finds its own violations, and no others."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Judgement: what clients saw, and the rules that it must keep."""
+"""The rules of the simulation: each judges the history that clients observed."""

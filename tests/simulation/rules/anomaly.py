@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A broken promise: the rule, and what shows it."""
+    """A broken promise: the rule, and the evidence."""
 
     name: str
     text: str

@@ -153,7 +153,7 @@ class _Checker:
 
     def _index_versions(self) -> None:
         for operation in self.history.operations:
-            # What an aborted transaction wrote lies in the log, too.
+            # Values of aborted transactions lie in the log, too.
             for send in operation.sends:
                 if send.offset is not None:
                     self._add_version(send.key, send.offset, send.value)
@@ -166,7 +166,7 @@ class _Checker:
         self.offsets[value][key].add(offset)
 
     def _is_visible(self, value: str, isolation: Isolation) -> bool:
-        # What leaves the WAL leaves what was aborted behind.
+        # Aborted values stay in the WAL, and do not go from there into segments.
         if (isolation == "read_uncommitted" and self._dense) or value not in self.writers:
             return True
         return self.must_commit(self.writers[value][0])
@@ -229,8 +229,8 @@ class _Checker:
                         yield Anomaly("G1b", text)
 
     def _may_have_gone(self, send: Send, reader: Operation) -> bool:
-        """Whether it may have been gone when a reader had read; what a reader has covered it has
-        been shown, unless compaction took it."""
+        """Whether a value may have been gone when a reader read. A reader has seen every value in
+        the range that it covered, except those that compaction took."""
         if reader.final:
             return self.removals.may_be_gone(send)
         return self.removals.may_be_missing(send, 0, reader)
@@ -365,8 +365,8 @@ class _Checker:
         ]
 
     def _may_be_unseen(self, reader: Operation, key: Key, offset: int, value: str) -> bool:
-        """Whether a record may be missing from what covers its place: compaction took it, or it is
-        in a transaction that was not decided before an atomic view was begun."""
+        """Whether a covered range may lack a record: compaction took it, or its transaction was not
+        decided when an atomic view began."""
         if self.removals.may_be_compacted(key, offset, value, reader):
             return True
         return value in self.writers and removal_rules.may_be_later(self.writers[value][0], reader)

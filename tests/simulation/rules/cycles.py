@@ -1,4 +1,4 @@
-"""Cycles among operations: who read from whom, and who was over before another began."""
+"""Cycles among operations, by their reads and by real time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def cycles(
 ) -> list[list[Operation]]:
     """Strongly connected components of more than one operation.
 
-    Edges: `reads` (writer, reader), and real time: what completed before another was invoked.
+    Edges: `reads` (writer, reader), and real time (an operation that completed before another was
+    invoked).
     """
     after: dict[int, set[int]] = {operation.number: set() for operation in operations}
     for earlier, later in _real_time(operations):

@@ -1,6 +1,6 @@
-"""A rule on moves: none goes to a draining broker while two others take partitions.
+"""A rule on moves: while two other brokers take partitions, none moves to a draining broker.
 
-Of two that take, one is not the giver. So the giver had another receiver.
+One of the two is not the giver, so the giver had another receiver.
 """
 
 from __future__ import annotations

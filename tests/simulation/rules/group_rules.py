@@ -1,4 +1,5 @@
-"""Rules on consumer groups: who owns what, what commits count, that nothing is passed over."""
+"""Rules on consumer groups: the owners of partitions, the commits that count, and no skipped
+records."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def _owners(operations: list[Operation]) -> Iterator[Anomaly]:
 
 
 def _generations(operations: list[Operation]) -> Iterator[Anomaly]:
-    """A group's generations only grow: who joins later is not told of an earlier one."""
+    """A group's generations only grow: a member that joins later does not get an earlier one."""
     newest: dict[str, tuple[int, Operation]] = {}
     for _, began, operation in _claims(operations, "classic"):
         claim = operation.claim
@@ -95,7 +96,8 @@ def _holders(operations: list[Operation]) -> Iterator[Anomaly]:
             for key in operation.claim.keys:
                 given[operation.claim.group, key].append(operation)
     held: dict[tuple[str, str], tuple[str, dict[Key, Operation]]] = {}
-    """By group and process: the member, and when it was last heard of what it has."""
+    """By group and process: the member, and the heartbeat that last reported each of its
+    partitions."""
     for operation in sorted(operations, key=lambda one: one.completed or 0):
         if operation.outcome is not Outcome.OK:
             continue
@@ -166,7 +168,7 @@ def _committed_offsets(operations: list[Operation]) -> Iterator[Anomaly]:
             for key, offset in operation.offsets.offsets.items():
                 committed[operation.offsets.group, key][offset].append(operation)
     known: dict[tuple[str, Key], tuple[int, int, Operation]] = {}
-    """The highest offset, its generation, and who knew it."""
+    """The highest known offset, its generation, and the operation that knew it."""
     for _, asked, operation in _events(operations):
         offsets = operation.offsets
         assert offsets is not None

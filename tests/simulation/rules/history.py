@@ -49,7 +49,8 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True)
 class Send:
-    """One value written to a partition; values are unique in a run. `offset` once acknowledged."""
+    """One value written to a partition. Values are unique in a run. `offset` is set once it is
+    acknowledged."""
 
     key: Key
     value: str
@@ -79,8 +80,8 @@ class Trim(NamedTuple):
 
 @dataclass(slots=True)
 class Claim:
-    """A member of a group is told that these partitions are its own in this generation; under the
-    consumer protocol (KIP-848), in this epoch of its own, and so by each heartbeat."""
+    """A group tells a member that it owns these partitions in this generation. Under the consumer
+    protocol (KIP-848) each heartbeat is a claim, in the member's epoch."""
 
     group: str
     generation: int
@@ -93,7 +94,7 @@ class Claim:
 @dataclass(slots=True)
 class GroupOffsets:
     """Offsets of a group: committed outside of transactions, or found when asked for. The
-    generation is that of the member who commits or asks; -1: it is no member."""
+    generation is that of the member that commits or asks, or -1 if it is no member."""
 
     group: str
     generation: int
@@ -143,13 +144,13 @@ class Operation:
     identity: Identity | None = None
     """The identity that this operation issued."""
     is_repeated: bool = False
-    """Its values are written again and again, each time in a transaction, until one of those is
-    committed."""
+    """The client writes the values again and again, each time in a new transaction, until one of
+    these is committed."""
     trim: Trim | None = None
     is_atomic: bool = False
     """A view that shows each transaction whole or not at all (rule G4)."""
     ends_from: int | None = None
-    """Of a transaction: the position in the order of events from which its client asked to commit
+    """For a transaction: the position in the order of events at which its client asked to commit
     it. If it was committed in the end, it was open before that."""
     began_at: float = 0.0
     """In seconds of the world's time, which no client knows."""
@@ -173,7 +174,7 @@ class StoredBatch:
     control: bool = False
     transactional: bool = False
     commits: bool = False
-    """Of a marker: whether it is a COMMIT."""
+    """For a marker: whether it is a COMMIT."""
     values: tuple[str, ...] = ()
 
 
@@ -199,7 +200,7 @@ class History:
         """Partitions that were deleted on purpose: no client reads them at the end."""
         self.errors: Counter[str] = Counter()
         self.policies: Mapping[str, TopicPolicy] = {}
-        """The policies by which topics may lose records; the others lose none."""
+        """The policies by which topics may lose records. All other topics lose none."""
         self.now: Callable[[], float] = lambda: 0.0
         self._events = 0
 
@@ -228,15 +229,15 @@ class History:
         operation.ends_from = self._event()
 
     def ok(self, operation: Operation) -> None:
-        """It took effect; sends have their offsets, polls their records."""
+        """The operation took effect. Its sends have their offsets, and its polls their records."""
         self._complete(operation, Outcome.OK, "")
 
     def fail(self, operation: Operation, error: str) -> None:
-        """It certainly had no effect."""
+        """The operation certainly had no effect."""
         self._complete(operation, Outcome.FAIL, error)
 
     def unknown(self, operation: Operation, error: str) -> None:
-        """It may have taken effect, or may do so later."""
+        """The operation may have taken effect, or may do so later."""
         self._complete(operation, Outcome.UNKNOWN, error)
 
     def assign(self, process: str) -> None:

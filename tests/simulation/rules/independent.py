@@ -16,7 +16,8 @@ class ReadersDisagree(AssertionError):
 
 
 def compare(data: Buffer, records: list[Record]) -> None:
-    """Decode what a fetch returned with kafka-python; `records` is what Tidelog's client saw."""
+    """Decode a fetch's bytes with kafka-python, and compare with `records`, which Tidelog's client
+    decoded."""
     ours = {record.offset: (record.key, record.value, record.timestamp) for record in records}
     batches = MemoryRecords(bytes(data))
     while batches.has_next():

@@ -1,9 +1,8 @@
-"""A history of what applications of real clients saw, for the checker of simulated ones. Pure.
+"""A history of what real clients' applications saw, for the checker of simulated histories. Pure.
 
-Programs tell what was acknowledged, and which record came from which offset. They tell no common
-time: all writes are taken to run at once, and all reads to come behind them. So the checker finds
-lost, aborted, partly shown and repeated records, unknown ones, those out of order, and two values
-at one offset.
+Programs report acknowledged records, and the offset of each record that they read. They share no
+clock, so all writes count as concurrent, and all reads as later. The checker finds lost, aborted,
+partly shown, repeated, unknown and disordered records, and two values at one offset.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Observations:
         partition: int | None = None,
         is_aborted: bool = False,
     ) -> None:
-        """A writer was told that these topics' values are written, or aborted: all or none.
+        """A writer learned that these topics' values are written or aborted, all or none.
 
         One process's values of a partition come in the order of their offsets. `partition`: that of
         all values, if the writer chose it.
@@ -45,7 +44,7 @@ class Observations:
         self._writes.append(_Write(process, values, partition, is_aborted))
 
     def read(self, process: str, key: Key, offset: int, value: str) -> None:
-        """A reader of committed records got one."""
+        """A reader of committed records got one record."""
         self._reads.append((process, key, offset, value))
 
     def history(self) -> History:

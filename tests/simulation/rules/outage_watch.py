@@ -28,7 +28,7 @@ from tidelog.storage.sequence import NUMBER_DIGITS
 FRESH_HEARTBEATS = 1.5
 """A lease that was renewed so long before the outage was well."""
 _LOOK_HEARTBEATS = 1.5
-"""Within which a watcher looks again, and a little."""
+"""A watcher looks again within this many heartbeats, and a little more."""
 
 
 class WronglyFenced(NamedTuple):

@@ -1,9 +1,10 @@
-"""Rules on what may go from a log: by retention, DeleteRecords and log compaction, nothing else.
+"""Rules on removals from a log: by retention, DeleteRecords and log compaction, and by nothing
+else.
 
 A log's start never goes back. It moves only over records that a client deleted, or that are too old
 or too many, and never over undecided ones. Compaction takes a record only when a later one with its
-key was committed. It takes a tombstone only when it is old enough, and not while a record that it
-deletes is still there.
+key was committed. It takes a tombstone only when the tombstone is old enough, and all earlier
+records of its key are gone.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from tests.simulation.rules.watermark_rules import Event, going_back
 from tests.simulation.values import is_tombstone, shared_key
 
 SKEW_SECONDS = 8.0
-"""By how much two processes' clocks may differ, at most, and a little."""
+"""The largest difference between two processes' clocks, and a little more."""
 NOTHING = TopicPolicy()
 
 
 @dataclass(slots=True)
 class KeyedRecord:
-    """A committed record of a compacted topic, and who wrote it."""
+    """A committed record of a compacted topic, and the operation that wrote it."""
 
     offset: int
     value: str
@@ -95,7 +96,7 @@ class Removals:
         return self.may_be_missing(send, self.log_starts.get(send.key, 0), None)
 
     def may_be_missing(self, send: Send, log_start: int, reader: Operation | None) -> bool:
-        """Whether a reader of a log with this start may not have been shown what was committed."""
+        """Whether a reader of a log with this start may have missed a committed value."""
         known = self.known_offsets(send)
         if not known:
             policy = self.policy(send.key)
@@ -142,8 +143,8 @@ def _log_starts_back(operations: list[Operation]) -> Iterator[Anomaly]:
 
 
 def _log_starts(history: History, removals: Removals) -> Iterator[Anomaly]:
-    """A log's start moves over what may go, and over nothing that is undecided. What was aborted is
-    in no segment, so it keeps none: it goes with the records before it."""
+    """A log's start moves over removable records only, and never over undecided ones. Aborted
+    records are in no segment, so the start moves over them with the records before them."""
     asked: dict[Key, list[Operation]] = defaultdict(list)
     sent: dict[Key, list[tuple[int, Operation]]] = defaultdict(list)
     for operation in history.operations:
@@ -202,7 +203,8 @@ def _may_expire(policy: TopicPolicy, writer: Operation, reader: Operation) -> bo
 
 
 def _halves(history: History, removals: Removals) -> Iterator[Anomaly]:
-    """An atomic view shows all of a transaction or nothing of it, but for what may be gone (G4)."""
+    """An atomic view shows all of a transaction or nothing of it, except values that may be gone
+    (G4)."""
     writers = {
         send.value: operation
         for operation in history.operations
@@ -245,7 +247,8 @@ def _resurrected(history: History, removals: Removals) -> Iterator[Anomaly]:
 def _unseen_tombstones(
     removals: Removals, operation: Operation, poll: Poll, shared: str, newest: int
 ) -> Iterator[Anomaly]:
-    """Tombstones behind the newest record that one poll shows of a key, and behind all others."""
+    """A poll shows a record, and misses the tombstones behind it, although all later records of the
+    key are tombstones."""
     later = [
         one
         for one in removals.sharing(poll.key, shared)
@@ -262,7 +265,7 @@ def _unseen_tombstones(
 
 
 def _not_compacted(history: History, removals: Removals) -> Iterator[Anomaly]:
-    """Where it must be done in time, compaction has left one record of each key at the end."""
+    """At the end, compaction has left one record of each key in topics with a maximum lag."""
     for operation in history.operations:
         if operation.kind != "view" or not operation.final:
             continue

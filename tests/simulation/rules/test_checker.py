@@ -72,7 +72,7 @@ def polls_of(
     ranges: dict[Key, tuple[int, int]],
     watermarks: dict[Key, int],
 ) -> list[Poll]:
-    """One poll a key; without a range it covers nothing but its records."""
+    """One poll for each key. Without a range it covers only its records."""
     polls = []
     for key in dict.fromkeys([key for key, _, _ in records] + list(ranges) + list(watermarks)):
         of_key = [(offset, value) for one, offset, value in records if one == key]

@@ -31,7 +31,8 @@ class Story:
         return operation
 
     def heartbeat(self, process: str, epoch: int, *keys: Key, life: int = 0) -> Operation:
-        """Of a member of a consumer group, who is told what it may consume."""
+        """A heartbeat of a consumer group's member. The answer tells the partitions that it may
+        consume."""
         operation = self.history.invoke(process, "join")
         member = f"{process}.{life}"
         operation.claim = Claim("group", epoch, member, False, keys, "consumer")

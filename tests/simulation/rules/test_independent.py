@@ -1,4 +1,4 @@
-"""The second opinion on record batches notices what it should."""
+"""The second decoder of record batches notices differences."""
 
 from __future__ import annotations
 

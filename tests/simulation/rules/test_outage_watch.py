@@ -15,7 +15,7 @@ FENCE = BrokerFenced(Epoch(2))
 
 
 def outage(seconds: float = 20.0, renewed_at: float = 99.0) -> PutOutage:
-    """It begins at 100."""
+    """An outage that begins at 100 s."""
     return PutOutage(100.0, 100.0 + seconds, {lease_key(BrokerId(2)): renewed_at})
 
 

@@ -1,4 +1,4 @@
-"""Each rule on what may go finds the history that breaks it, and nothing in one that does not."""
+"""Each rule on removals finds a history that breaks it, and accepts one that does not."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_young_aborted_records_go_with_those_before_them() -> None:
 
 
 def test_inputs_may_be_consumed_by_whom_nothing_proves_any_more() -> None:
-    """Outputs prove a commit whose answer was lost, while they are there."""
+    """The outputs prove a commit whose answer was lost, for as long as they are in the log."""
 
     def story(*outputs: str, outcome: str = "unknown") -> Story:
         found = Story()
@@ -177,7 +177,8 @@ def test_a_log_does_not_begin_behind_an_undecided_record() -> None:
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_a_log_does_not_begin_behind_a_record_whose_transaction_is_open(is_open: bool) -> None:
-    """Also where the last stable offset says nothing of it: it is never below the log's start."""
+    """This holds even if the last stable offset does not show it: that offset is never below the
+    log's start."""
     story = Story()
     writer = story.history.invoke("writer", "transaction", [Send(AGED, "a", 0)])
     story.seconds = 30.0

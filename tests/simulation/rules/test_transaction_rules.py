@@ -23,7 +23,8 @@ PID, OTHER = 7, 8
 
 
 class Story:
-    """Writes a history by hand: what clients were told, and what lies in the bucket at the end."""
+    """Writes a history by hand: the answers of clients, and the contents of the bucket at the
+    end."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -274,7 +275,7 @@ def test_an_abort_that_was_confirmed_and_ended_with_a_commit(story: Story) -> No
     assert story.anomalies() == ["committed-abort"]
 
 
-# 10. What readers are shown.
+# 10. Visibility to readers.
 
 
 def test_an_aborted_record_that_a_reader_is_shown_is_found(story: Story) -> None:

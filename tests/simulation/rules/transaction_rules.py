@@ -17,13 +17,13 @@ LEGAL_BEFORE = {
     "Empty": {"Empty", "CompleteCommit", "CompleteAbort"},
     "Ongoing": {"Ongoing", "Empty", "CompleteCommit", "CompleteAbort"},
     "PrepareCommit": {"Ongoing"},
-    # The last three: a producer of the second version aborts what it may not have begun.
+    # The last three: a producer of the second version may abort a transaction that it never began.
     "PrepareAbort": {"Ongoing", "Empty", "CompleteCommit", "CompleteAbort"},
     "CompleteCommit": {"PrepareCommit"},
     "CompleteAbort": {"PrepareAbort"},
     "Dead": {"Empty", "CompleteCommit", "CompleteAbort"},
 }
-"""Kafka's states, and those that each may follow. An id that is known no more begins with any."""
+"""Kafka's states, and the states that each may follow. A forgotten id may begin with any state."""
 
 
 class Ended(NamedTuple):
@@ -38,8 +38,8 @@ class Ended(NamedTuple):
 def anomalies(
     history: History, committed: list[Operation], unproved: list[Operation]
 ) -> Iterator[Anomaly]:
-    """The violations of the rules. `committed`: the operations that took effect; `unproved`: those
-    whose effect cannot be told any more."""
+    """The violations of the rules. `committed`: the operations that took effect. `unproved`: the
+    operations whose effect is no longer known."""
     yield from _identities(history.operations)
     yield from _transitions(history)
     yield from _consumed(committed, unproved)
@@ -166,13 +166,13 @@ def _markers(history: History, ended: list[Ended]) -> Iterator[Anomaly]:
 
 
 def _shared_epochs(history: History) -> set[int]:
-    """The producer ids some of whose transactions had the same epoch (before KIP-890)."""
+    """The producer ids that had several transactions in one epoch (before KIP-890)."""
     identities = [one.identity for one in history.operations if one.identity is not None]
     return {one.producer_id for one in identities if not one.own_epochs}
 
 
 def _decisions(history: History) -> Iterator[Anomaly]:
-    """Markers say what the coordinator has decided, where that can be told by the epoch."""
+    """Markers agree with the coordinator's decisions, as far as epochs identify transactions."""
     decided = {
         (stored.producer_id, stored.epoch): stored.state
         for stored in history.transactions
@@ -222,7 +222,7 @@ def _outcomes(history: History, ended: list[Ended]) -> Iterator[Anomaly]:
 
 
 def _visibility(history: History, ended: list[Ended]) -> Iterator[Anomaly]:
-    """At the end readers are shown what is committed or in no transaction, and only that (10)."""
+    """At the end readers see exactly the values that are committed or in no transaction (10)."""
     shown: dict[Key, set[str]] = defaultdict(set)
     for operation in history.operations:
         for poll in operation.polls:

@@ -1,7 +1,7 @@
-"""Rules on how far partitions are said to reach: no answer forgets what was known before.
+"""Rules on watermarks: no answer shows a lower one than was known before.
 
-Who reads the bucket may be ahead of its brokers: what is durable there is seen, though the broker
-that has put it does not know that yet. So what a view shows binds later views, and no broker.
+A reader of the bucket may be ahead of the brokers: it sees durable records before the broker learns
+that its put succeeded. So a view bounds later views, but no broker.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.simulation.rules.anomaly import Anomaly
 from tests.simulation.rules.history import Key, Operation, Outcome, Poll
 
 Event = tuple[int, int, Key, int, Operation]
-"""When, whether it was asked for then (else known), of what, how far, by whom."""
+"""The time, 1 for a question and 0 for an answer, the partition, the offset, and the operation."""
 
 
 def watermarks(operations: list[Operation]) -> Iterator[Anomaly]:
@@ -60,8 +60,8 @@ def _goes_back(events: list[Event], name: str) -> Iterator[Anomaly]:
 
 
 def going_back(events: list[Event]) -> Iterator[tuple[Key, int, int, Operation, Operation]]:
-    """Who was told less than was known when it asked: of what, how much, how much was known, and
-    from whom."""
+    """The operations that saw less than was known when they asked: the partition, the offset that
+    they saw, the known offset, the operation, and the earlier operation."""
     of_brokers: dict[Key, tuple[int, Operation]] = {}
     of_views: dict[Key, tuple[int, Operation]] = {}
     for _, asked, key, place, operation in sorted(events, key=lambda event: event[:2]):

@@ -1,8 +1,8 @@
 """Rules on the order of writes.
 
 Kafka does not isolate writes: the records of transactions that run at the same time may lie in
-another order in each partition. So a cycle of write dependencies (G0) is an anomaly only through
-real time: what was acknowledged before another process's write began lies before it.
+another order in each partition. So a cycle of write dependencies (G0) is an anomaly only in real
+time: an acknowledged write lies before every write that another process begins later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.simulation.rules.history import Key, Operation, Outcome, Send
 
 
 def write_cycles(operations: list[Operation]) -> Iterator[Anomaly]:
-    """G0 in real time: a write that began behind an acknowledged one, and lies before it."""
+    """G0 in real time: a write began behind an acknowledged one, but lies before it."""
     done = [
         one
         for one in operations

@@ -68,7 +68,7 @@ def _accept_while_giving() -> list[Patch]:
 
 
 def _serve_what_was_given() -> list[Patch]:
-    """A broker goes on to serve what it has given away."""
+    """A broker goes on to serve partitions that it has given away."""
     return [
         (PartitionRegistry, "suspend", lambda *_: None),
         (PartitionRegistry, "resume", lambda *_: None),
@@ -77,8 +77,8 @@ def _serve_what_was_given() -> list[Patch]:
 
 
 def _give_once() -> Patch:
-    """What is served while it is being given is not given a second time meanwhile: that would be
-    another mistake, after which the giver crashes."""
+    """A partition that is served while it is being given is not given a second time. Otherwise that
+    second mistake would crash the giver."""
     right = PartitionGiving.give
 
     async def give(
@@ -92,7 +92,8 @@ def _give_once() -> Patch:
 
 
 def _read_what_was_given() -> list[Patch]:
-    """A broker goes on to answer reads of what it has given away, and takes no records for it."""
+    """A broker goes on to answer reads of partitions that it has given away, but takes no records
+    for them."""
     given: WeakKeyDictionary[PartitionRegistry, dict[TopicPartition, Partition]] = (
         WeakKeyDictionary()
     )
@@ -238,7 +239,7 @@ def _remote_markers_assumed() -> list[Patch]:
 
 
 def _refused_markers_settle() -> list[Patch]:
-    """What another broker knows nothing of needs no marker."""
+    """A marker counts as delivered if the other broker does not know its partition."""
     right = Peers.mark
     unknown = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
@@ -302,8 +303,8 @@ def _additions_when_appended() -> list[Patch]:
 
 
 def _markers_without_ordinal() -> list[Patch]:
-    """Markers go to other brokers as a foreign tool's do, without their transaction's ordinal, so
-    that one which comes again ends whatever transaction is open by then (H1)."""
+    """Markers for other brokers lack their transaction's ordinal, like a foreign tool's. So a
+    repeated marker ends any transaction that is open by then (H1)."""
     right = MarkerForm.request
 
     def request(self: MarkerForm, items: Sequence[RemoteMarkers]) -> WriteTxnMarkersRequest:
@@ -321,8 +322,9 @@ def _markers_without_ordinal() -> list[Patch]:
 
 
 def _open_left_out() -> list[Patch]:
-    """A coordinator's snapshot leaves out an open transaction whose first partition was added just
-    now, as if it had no data yet: no marker ever ends it, and the last stable offset hangs."""
+    """A coordinator's snapshot leaves out an open transaction whose first partition was just added,
+    as if it had no data yet. No marker ever ends the transaction, and the last stable offset
+    hangs."""
     right = TransactionTable.rows
 
     def rows(self: TransactionTable, records: list[TransactionRecord]) -> Any:

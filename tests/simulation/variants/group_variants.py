@@ -34,7 +34,7 @@ def _stale_commits() -> list[Patch]:
 
 
 def _answers_before_durable() -> list[Patch]:
-    """A coordinator answers at once, whatever becomes of its records."""
+    """A coordinator answers at once, without waiting until its records are durable."""
     return [(InternalPartition, "is_durable", lambda *_: True)]
 
 
@@ -91,7 +91,7 @@ def _generation_restarts() -> list[Patch]:
 
 
 def _same_for_all() -> list[Patch]:
-    """Every member is given what the leader of the group is to read."""
+    """Every member gets the assignment of the group's leader."""
     right = Rebalancer.assignment_reply
 
     def assignment_reply(self: Rebalancer, group: ClassicGroup, member: Member) -> Any:
@@ -101,7 +101,7 @@ def _same_for_all() -> list[Patch]:
 
 
 def _given_while_had() -> list[Patch]:
-    """A member is given what another has yet to give up (KIP-848)."""
+    """A member gets partitions that another member has yet to give up (KIP-848)."""
     return [(ConsumerGroup, "is_free", lambda *_: True)]
 
 

@@ -1,5 +1,5 @@
-"""What brokers of one bucket owe each other, broken on purpose: deletion, judgement, hints, records
-that others can read."""
+"""Broken variants of the rules between brokers of one bucket: deletion, judgement of the dead,
+hints, and records that other brokers can read."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tidelog.wal.log.adoption import object_key
 
 
 def _collector_blind() -> list[Patch]:
-    """The collector does not know that partitions move (F1). Of a partition's tenures it sees the
-    newest, and a WAL is needed for its own incarnation's images alone."""
+    """The collector does not know that partitions move (F1). It sees only the newest of a
+    partition's tenures, and keeps a WAL only for images of its own incarnation."""
     right = AnchorReader.checkpoints
 
     def needed(state: ClusterState) -> frozenset[Incarnation]:
@@ -51,7 +51,7 @@ def _collector_blind() -> list[Patch]:
     return [
         (reachability, "needed_incarnations", needed),
         (collector, "needed_incarnations", needed),
-        # It would stop a collection that has lost track.
+        # Without this patch, a collection would stop when it finds an unanchored tenure.
         (collector, "unanchored", lambda *_: iter(())),
         (AnchorReader, "checkpoints", checkpoints),
     ]

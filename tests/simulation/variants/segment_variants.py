@@ -1,5 +1,4 @@
-"""What goes from the WAL into tables, and from there to nowhere, broken on purpose; and readers of
-the bucket, and sinks, that are."""
+"""Broken variants of rolls, tables and deletion, of readers of the bucket, and of sinks."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def _floor_ignored() -> list[Patch]:
 
 
 def _retention_past_stable() -> list[Patch]:
-    """Retention takes what is not decided yet."""
+    """Retention takes records that are not decided yet."""
     right = retention.log_start_after
 
     def log_start_after(runs: Any, policy: Any, log_start: int, _: int, now_ms: int) -> int:
@@ -123,7 +122,8 @@ def _tombstones_at_once() -> list[Patch]:
 
 
 def _any_commit() -> list[Patch]:
-    """A table takes every commit, whatever it continues and whatever it removes (E1, E3)."""
+    """A table takes every commit, even one that continues another version or removes unknown
+    segments (E1, E3)."""
     return [(table_state, "refusal_of", lambda *_: None)]
 
 

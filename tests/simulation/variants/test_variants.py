@@ -1,5 +1,5 @@
-"""Broken variants hook into named seams: of Tidelog they read and replace public names alone, so
-that a change behind a contract does not mend what they break."""
+"""Broken variants hook into named seams. They read and replace only public names of Tidelog, so
+that a change behind a contract does not repair a variant unnoticed."""
 
 from __future__ import annotations
 

@@ -94,13 +94,13 @@ def _no_dedupe() -> list[Patch]:
 
 
 def _without_refusals(*rules: Callable[[Attempt], bool]) -> Patch:
-    """A partition appends what breaks these rules."""
+    """A partition appends batches that break these rules."""
     left = tuple(each for each in producer_state.REFUSALS if each[0] not in rules)
     return producer_state, "REFUSALS", left
 
 
 def _late_markers_applied() -> list[Patch]:
-    """A marker that comes again ends whatever transaction is open by then (H1)."""
+    """A repeated marker ends any transaction that is open by then (H1)."""
     return [(MarkerAttempt, "is_late_duplicate", property(lambda _: False))]
 
 

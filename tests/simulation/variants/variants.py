@@ -1,4 +1,5 @@
-"""Tidelog broken on purpose, each in one place: the simulation must notice every one of them."""
+"""Tidelog broken on purpose, each variant in one place. The simulation must notice every
+variant."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ _DURABLE_ALREADY = Slot(-1)
 
 
 def _no_dedupe() -> list[Patch]:
-    """Every batch of an idempotent producer is appended, whatever its sequence."""
+    """Every batch of an idempotent producer is appended, even a duplicate."""
     return [
         (ProducerState, "find_duplicate", lambda *_: None),
         (partition_log, "refuse_if_invalid", lambda _: None),
@@ -141,7 +142,7 @@ def _end_too_low() -> list[Patch]:
 
 
 def _replay_skips_slots() -> list[Patch]:
-    """Recovery passes over what lies in some slots."""
+    """Recovery skips the entries of some slots."""
     right = SlotIndex.entries
 
     def entries(self: SlotIndex, *arguments: Any) -> Any:
@@ -165,7 +166,7 @@ def _taken_is_mine() -> list[Patch]:
 
 
 def _unknown_is_lost() -> list[Patch]:
-    """An attempt with an unknown outcome counts as not applied, whatever lies there."""
+    """An attempt with an unknown outcome counts as not applied, without a look at the slot."""
 
     async def read_back(self: AppendAttempt) -> AppendResult | None:
         return None

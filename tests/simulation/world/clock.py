@@ -13,8 +13,8 @@ EPOCH_MS = 1_750_000_000_000
 class SimulatedClock:
     """A process's clock (tidelog.clock.Clock): the loop's time, its rate and wall clock skewed.
 
-    What a wrong rate adds to the wall clock's error counts from the loop's beginning: two clocks go
-    apart slowly, and differ no more than by their offsets before.
+    The error of a wrong rate counts from the loop's beginning: two clocks differ by their offsets
+    at first, and then drift apart slowly.
     """
 
     def __init__(self, loop: SimulatedLoop, offset_ms: int = 0, rate: float = 1.0) -> None:

@@ -1,4 +1,5 @@
-"""The same program in interpreters that hash strings differently: a run must not depend on it."""
+"""Runs one program in interpreters that hash strings differently. A run must not depend on the
+hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Production's log lines as events of the trace: who said what, in virtual time."""
+"""Production's log lines as events of the trace: the process, the line, and the virtual time."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ class _TraceHandler(logging.Handler):
 def traced(loop: SimulatedLoop, level: int = logging.INFO) -> Iterator[list[str]]:
     """Send Tidelog's log lines to the trace, and nowhere else, while the context lasts.
 
-    The list gets those with a traceback: no fault of the world excuses an exception in the broker.
-    It gets errors too. The simulated store damages nothing, so no broker may name damage.
+    The returned list gets lines with a traceback, since no fault of the world excuses an exception
+    in the broker. It also gets errors: the simulated store damages no object, so no broker may
+    report damage.
     """
     logger = logging.getLogger(_ROOT)
     before = logger.level, logger.propagate

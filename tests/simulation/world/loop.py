@@ -193,7 +193,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.stop()
 
     def stop(self) -> None:
-        """End run_forever after what is ready now."""
+        """End run_forever after the callbacks that are ready now."""
         self._stopping = True
 
     def is_running(self) -> bool:
@@ -288,7 +288,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_system(
         self, delay: float, callback: Callable[..., object], *args: Any
     ) -> asyncio.TimerHandle:
-        """call_later for the simulation itself: it happens whatever becomes of the caller."""
+        """call_later for the simulation itself: the callback runs even if the caller dies."""
         return self.call_at(self._now + delay, callback, *args, context=self.system_context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -300,7 +300,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._numbers
 
     def release(self, owner: Owner) -> None:
-        """Make ready what was held back while the owner was paused."""
+        """Make ready the callbacks that were held back while the owner was paused."""
         self._ready.extend(owner.held)  # type: ignore[arg-type]
         owner.held.clear()
 
@@ -340,8 +340,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def bury_all(self, tasks: list[SimulatedTask]) -> None:
         """Close the coroutines of tasks that never run again.
 
-        Else they would be closed when they are collected, at any time, and their finally blocks
-        would run then. Here they run while nothing that they call has an effect.
+        Otherwise the garbage collector would close them at any time and run their finally blocks.
+        Here these run while their calls have no effect.
         """
         before, self._burying = self._burying, True
         with warnings.catch_warnings():
@@ -360,7 +360,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # --- errors ---
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Collect what production code would only log: a simulation fails if any is there."""
+        """Collect errors that production code would only log. Any such error fails the
+        simulation."""
         subject = context.get("task") or context.get("future") or context.get("handle")
         owner = getattr(subject, "owner", None)
         if self._burying or self._closed or (owner is not None and not owner.alive):

@@ -62,7 +62,7 @@ class SimulatedNetwork:
     # --- faults ---
 
     def partition(self, one: str, other: str) -> None:
-        """Carry nothing between two hosts. Connections stay; what is sent waits."""
+        """Carry nothing between two hosts. Connections stay, and bytes that are sent wait."""
         self._partitions.add(frozenset((one, other)))
         self.counts["partitions"] += 1
         self._note(f"partition {one} | {other}")
@@ -75,7 +75,7 @@ class SimulatedNetwork:
             self._move_on()
 
     def reset_connections(self, host: str, share: float = 1.0) -> None:
-        """Break connections of a host, each with probability `share`; both ends learn of it."""
+        """Break connections of a host, each with probability `share`. Both ends learn of it."""
         for transport in self._of_host(host):
             if self._random.random() < share:
                 self.counts["resets"] += 1

@@ -16,7 +16,7 @@ SECONDS_MAX: Final = 0.005
 
 
 class SimulatedOffload(InlineOffload):
-    """Others go on before work is done, as where threads and processes do it."""
+    """Lets other tasks run before the work is done, as threads and processes do."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance

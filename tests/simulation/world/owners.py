@@ -1,4 +1,5 @@
-"""Whose code runs: owners of callbacks, and the tasks, futures and handles that know theirs."""
+"""Owners of callbacks: simulated processes, and the tasks, futures and handles that belong to
+one."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class Owner:
-    """Whose code a callback is. The dead's are dropped, those of the paused are held back."""
+    """The owner of callbacks. The loop drops the callbacks of dead owners, and holds back those of
+    paused ones."""
 
     def __init__(self, loop: SimulatedLoop, name: str) -> None:
         self.loop = loop
@@ -41,7 +43,7 @@ OWNER: ContextVar[Owner | None] = ContextVar("simulation_owner", default=None)
 
 
 class Handle(asyncio.Handle):
-    """As asyncio's, but for the debugging that it asks the loop about each time."""
+    """A handle like asyncio's, without the debugging that asks the loop each time."""
 
     __slots__ = ("owner",)
 
@@ -150,8 +152,11 @@ def bury(task: SimulatedTask) -> None:
 
 
 def _close(coroutine: CoroutineType[Any, Any, Any]) -> None:
-    """End it, and each await of its cleanup. `close` would detach an inner coroutine whose cleanup
-    awaits, and that one would be closed when it is collected."""
+    """End a coroutine, and each await of its cleanup.
+
+    `close` would detach an inner coroutine whose cleanup awaits, and the garbage collector would
+    close that one later.
+    """
     for _ in range(CLEANUP_AWAITS_MAX):
         try:
             coroutine.throw(Buried())
@@ -161,8 +166,9 @@ def _close(coroutine: CoroutineType[Any, Any, Any]) -> None:
 
 
 def close_coroutines() -> None:
-    """Close what no task ever awaited: some of it outlives the loop, and would warn later. What was
-    there before the simulation is frozen, so that it is not among these objects."""
+    """Close coroutines that no task ever awaited. Some of them outlive the loop, and would warn
+    later. The collector does not look at objects from before the simulation, since they are
+    frozen."""
     for found in gc.get_objects():
         if isinstance(found, CoroutineType) and not found.cr_running:
             _close(found)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
 Patch: TypeAlias = tuple[Any, str, Any]
-"""An owner (module or class), a name in it, and what takes its place."""
+"""An owner (module or class), a name in it, and the replacement."""
 Breakage: TypeAlias = Callable[[], list[Patch]]
 
 
@@ -26,7 +26,8 @@ def patched(patches: list[Patch]) -> Iterator[None]:
     """Apply the patches while the context lasts."""
     with ExitStack() as stack:
         for owner, name, replacement in patches:
-            # As it is stored, not as it is looked up: a class method stays one.
+            # Read the stored attribute, not the bound one, so that a class method stays a class
+            # method.
             stack.callback(setattr, owner, name, vars(owner)[name])
             setattr(owner, name, replacement)
         yield

@@ -29,9 +29,9 @@ class Exit:
 class SimulatedProcess(Owner):
     """A group of tasks with a host, a clock and entropy of its own.
 
-    Everything that its code starts belongs to it, by context variable. `kill` is SIGKILL: none of
-    its code runs again, no handler, no finally block that has an effect. `pause` is SIGSTOP: its
-    callbacks are held back, time and the rest of the world go on.
+    Everything that its code starts belongs to the process, by context variable. `kill` is SIGKILL:
+    none of its code runs again, and no handler or finally block has an effect. `pause` is SIGSTOP:
+    its callbacks are held back, time and the rest of the world go on.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SimulatedProcess(Owner):
         return context.run(lambda: self.loop.create_task(coroutine, name=f"{self.name} {name}"))
 
     def kill(self) -> None:
-        """End it at once, at whatever await it is. A dead process stays dead."""
+        """End the process at once, at its present await. A dead process stays dead."""
         self._end(Exit(killed=True))
 
     def kill_after_steps(self, steps: int) -> None:
@@ -81,7 +81,8 @@ class SimulatedProcess(Owner):
         self.kill()
 
     def terminate(self) -> None:
-        """SIGTERM: call what its program registered with `at_term`, inside the process."""
+        """SIGTERM: call the callback that the program registered with `at_term`, inside the
+        process."""
         if self.alive:
             self.loop.trace.record(self.loop.time(), f"process {self.name} is asked to end")
             for callback in self._at_term:
@@ -105,7 +106,7 @@ class SimulatedProcess(Owner):
             self.loop.release(self)
 
     def at_death(self, callback: Callable[[], object]) -> None:
-        """Call this, as the simulation, when the process ends in whatever way."""
+        """Call this, as the simulation, when the process ends in any way."""
         self._at_death.append(callback)
 
     async def exited(self) -> Exit:

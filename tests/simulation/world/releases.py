@@ -14,12 +14,12 @@ from tidelog.coordinator.cluster.records.records import SHARING_VERSION, BrokerR
 from tidelog.protocol.schemas.own.metadata_moved import MetadataMovedRequest
 
 _PROCESSES_MAX = 3
-"""So many processes of the broker id at most, one after the other, before it is upgraded."""
+"""At most this many processes of the broker id run, one after the other, before it is upgraded."""
 
 
 def earlier_release(chance: random.Random, brokers: int) -> list[Patch]:
-    """Let the first processes of one broker id register as those of the first release that shares
-    a bucket. The next ones are upgraded."""
+    """Let the first processes of one broker id register as the first release that shares a bucket.
+    Later processes are upgraded."""
     earlier = f"broker-{chance.randrange(brokers)}."
     processes = chance.randint(1, _PROCESSES_MAX)
     seen: list[str] = []

@@ -51,7 +51,7 @@ class StoreSettings:
     request_lost_probability: float = 0.0
     """A write is not applied and its outcome is unknown to the caller."""
     delayed_probability: float = 0.0
-    """A write's outcome is unknown to the caller; it is applied later."""
+    """A write is applied later, and its outcome is unknown to the caller."""
     repeated_probability: float = 0.0
     """A conditional put arrives twice, the second time later."""
     late_seconds_max: float = 30.0
@@ -62,7 +62,7 @@ class StoreSettings:
 
 
 class _Call:
-    """One request under way."""
+    """One request on its way to the store or back."""
 
     __slots__ = (
         "action",
@@ -110,8 +110,7 @@ class PutOutage:
 class SimulatedStore:
     """One bucket for all processes: linearizable, read-after-write consistent, and unreliable.
 
-    A request, once sent, is the store's: it is applied, late or never, whatever becomes of the
-    process that sent it.
+    The store applies a request that was sent, late or never, even if the sender dies.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class SimulatedStore:
         self._note(f"{prefix!r} is out of reach of {process.name} for {seconds:.3f} s")
 
     def heal(self) -> None:
-        """Serve every request from now on. What is delayed already still arrives."""
+        """Serve every request from now on. Requests that are already delayed still arrive."""
         self._unavailable_until = 0.0
         self._isolated.clear()
         if self._refuses_puts(self.loop.time()):
@@ -202,7 +201,7 @@ class SimulatedStore:
         action: Callable[[], T],
         conditional: bool = False,
     ) -> asyncio.Future[T]:
-        """Send a request; `action` is what the store does when it acts on it."""
+        """Send a request. The store calls `action` when it applies the request."""
         future: asyncio.Future[T] = self.loop.create_future()
         if not process.alive:
             return future
@@ -340,7 +339,8 @@ class SimulatedStore:
 
 
 class ProcessStore:
-    """See ObjectStore. Notices when a caller changes a buffer whose put is still under way."""
+    """An ObjectStore of one process. Notices when a caller changes a buffer whose put is not
+    finished."""
 
     def __init__(self, store: SimulatedStore, process: SimulatedProcess) -> None:
         self._store = store
@@ -404,7 +404,7 @@ class ProcessStore:
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never suspends, as those of MemoryStore."""
+    """The result of a coroutine that never suspends, as MemoryStore's do not."""
     try:
         coroutine.send(None)
     except StopIteration as stop:

@@ -1,4 +1,5 @@
-"""The virtual-time loop: order from the seed, time that jumps, errors that name who waits."""
+"""The virtual-time loop: order from the seed, time that jumps, errors that name the waiting
+tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated network: a byte stream stays a byte stream, whatever happens to connections."""
+"""The simulated network: a byte stream stays a byte stream, even when connections break."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.world.process import SimulatedProcess
 
 
 class Peer(asyncio.Protocol):
-    """Collects what arrives; says how it ended."""
+    """Collects received bytes, and the end of the connection."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -58,7 +58,7 @@ class Peer(asyncio.Protocol):
 
 
 class SmallBuffers(asyncio.BufferedProtocol):
-    """Lends buffers of changing size and pauses in the middle of what arrives."""
+    """Lends buffers of changing size, and pauses in the middle of a stream."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

@@ -176,7 +176,7 @@ def test_a_paused_process_wakes_up_in_a_later_world() -> None:
 
     with SimulatedLoop(1) as loop:
         loop.run(simulation(loop))
-    # The overdue timer fires once, at once; then the clock is what it is.
+    # The overdue timer fires once, at once. Then the clock is right again.
     assert seen == [1.0, 2.0, 32.5, 33.5]
 
 

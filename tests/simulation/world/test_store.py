@@ -1,4 +1,5 @@
-"""The simulated store: one bucket whose requests outlive their senders and answers get lost."""
+"""The simulated store: one bucket, whose requests outlive their senders and whose answers get
+lost."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Wire(Protocol):
         ...
 
     def cut(self, size: int) -> int:
-        """Of `size` bytes that could go at once, how many go in the next segment."""
+        """The size of the next segment, of `size` bytes that could go at once."""
         ...
 
     def carries(self, transport: SimulatedTransport) -> bool:
@@ -43,11 +43,11 @@ class Wire(Protocol):
 
 
 class SimulatedTransport(asyncio.Transport):
-    """Bytes go in segments cut anywhere, in order, after a delay, while the receiver reads.
+    """Sends bytes in segments cut anywhere, in order, after a delay, while the receiver reads.
 
-    Like uvloop's, it looks at written buffers only after the step that wrote them: a writer that
-    changes them sends garbage. Its callbacks run inside the process; what is under way moves on
-    whatever becomes of the process.
+    Like uvloop's, it reads written buffers only after the step that wrote them: a writer that
+    changes them sends garbage. Its callbacks run inside the process. Bytes on their way move on
+    even if the process dies.
     """
 
     peer: SimulatedTransport
@@ -86,7 +86,8 @@ class SimulatedTransport(asyncio.Transport):
         self._lost_because: OSError | None = None
 
     def attach(self, protocol: asyncio.BaseProtocol) -> None:
-        """Give it its protocol, inside the process; what has arrived is delivered afterwards."""
+        """Set the protocol, inside the process. Bytes that have arrived are delivered
+        afterwards."""
         self._protocol = protocol
         protocol.connection_made(self)
         if self._closed:
@@ -168,7 +169,7 @@ class SimulatedTransport(asyncio.Transport):
             raise ValueError(f"high ({high}) must be >= low ({low}) must be >= 0")
         self._high, self._low = high, low
 
-    # --- what the network does to it ---
+    # --- effects of the network ---
 
     @property
     def is_open(self) -> bool:
@@ -181,11 +182,12 @@ class SimulatedTransport(asyncio.Transport):
         return self._buffered_bytes > 0 or self._under_way_bytes > 0
 
     def move_on(self) -> None:
-        """Try again to send what waits: the network carries again."""
+        """Try again to send waiting bytes: the network carries again."""
         self._schedule_pump()
 
     def break_off(self, error: OSError) -> None:
-        """This end learns that the connection is gone: when it reads, or else when it writes."""
+        """Mark the connection as gone: this end learns of it when it reads, or else when it
+        writes."""
         if self._closed or self._broken is not None:
             return
         self._broken = error
@@ -200,7 +202,7 @@ class SimulatedTransport(asyncio.Transport):
         self.wire.forget(self)
 
     def reset_peer(self) -> None:
-        """Tell the other end that this one is gone, after what is under way to it."""
+        """Tell the other end that this one is gone, after the bytes on their way to it."""
         if self.wire.carries(self):
             when = max(self._last_arrival, self._loop.time() + self.wire.delay())
             error = ConnectionResetError(f"reset by {self.local}")
@@ -259,7 +261,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _arrive(self, when: float, data: bytes | None) -> None:
         if self._closing:
-            # No process reads here any more: the sender is told so.
+            # No process reads here any more, and the sender learns of it.
             if data is not None and self.wire.carries(self):
                 error = ConnectionResetError(f"{self.local} is closed")
                 self._loop.call_system(
@@ -301,7 +303,7 @@ class SimulatedTransport(asyncio.Transport):
                 if size == 0:
                     raise RuntimeError("get_buffer() returned an empty buffer")
                 buffer[:size] = data[:size]
-                # Released first, as the protocol may resize what it lent.
+                # Release the view first, as the protocol may resize the buffer that it lent.
                 buffer.release()
                 data = data[size:]
                 self._protocol.buffer_updated(size)
