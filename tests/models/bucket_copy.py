@@ -3,9 +3,9 @@
 Three brokers share the bucket. *A* coordinates transactions: it adds a partition, prepares and
 completes. *B* owns the partition: its WAL gets each transaction's data and marker. The partition
 moves to *C* once, which opens it with an image. Rolls, checkpoints, state snapshots and a collector
-without any grace go on all the time, between any two steps of the copier.
+without any grace may come between any two steps of the copier.
 
-What refers to what, and so what a copy must not mix:
+Objects that a copy must not mix, by their references:
 
 | Object | needs |
 |---|---|
@@ -18,9 +18,9 @@ What refers to what, and so what a copy must not mix:
 The copier reads in this order: the bases; the tables and state snapshots; an *instant*, at which
 the metadata log and all WALs end. It learns the ends one after the other, and then looks at each
 again: if none has grown, all of them ended there at the moment between. So the copy's logs are
-those of a bucket whose brokers were all killed at that instant. Its bases and tables are older and
-in the order that readers rely on. Then it copies the objects that these need. If one is gone, a
-newer base replaced it, and the copier begins again from the bases.
+those of a bucket whose brokers were all killed at that instant. Its bases and tables are older, and
+in the order that readers rely on. Then the copier copies the objects that these need. If an object
+is gone, a newer base replaced it, and the copier begins again from the bases.
 
     python -m tests.models.bucket_copy              the protocol, all states
     python -m tests.models.bucket_copy --walks      long random runs with wider limits
@@ -37,7 +37,7 @@ from tests.models.explorer import Model, Outcome, Violation, catch_all, explore_
 
 A, B, C = range(3)
 LOG = 3
-"""The metadata log, beside the WALs whose ends a copier looks at."""
+"""The metadata log's place among the WALs whose ends a copier looks at."""
 SEQUENCES = (A, B, C, LOG)
 
 
@@ -89,7 +89,7 @@ Slot: TypeAlias = tuple[int, int]
 
 
 class Base(NamedTuple):
-    """The newest checkpoint of a WAL. Of A, `table_next` is an offset of its state."""
+    """The newest checkpoint of a WAL. For A, `table_next` is an offset of its state."""
 
     slot: int = 0
     table_next: int = 0
@@ -106,7 +106,8 @@ class Entry(NamedTuple):
 
 
 class Copier(NamedTuple):
-    """phase: idle, tables, ends, copying, done. What it has read, and what it has copied."""
+    """The objects that the copier has read, and those that it has copied. phase: idle, tables,
+    ends, copying, done."""
 
     phase: str = "idle"
     rounds: int = 0
@@ -165,7 +166,7 @@ def put(world: World, owner: int, kind: str, transaction: int) -> tuple[str, Wor
 
 
 def extents(world: World) -> tuple[tuple[int, Slot], ...]:
-    """Where the data lies that is not in the table."""
+    """The places of the data that is not in the table."""
     found = []
     transaction = world.table
     while (slot := find(world.wals, "data", transaction)) is not None:
@@ -276,7 +277,7 @@ def copier_steps(world: World, limits: Limits, variant: str) -> Steps:
 
 
 def ends_steps(world: World, variant: str) -> Steps:
-    """Learn each end, then look at each again; one that grew makes all looks void."""
+    """Learn each end, then look at each again. If an end has grown, all looks are void."""
     me, now = world.copier, ends_of(world)
     for each in SEQUENCES:
         name = "log" if each == LOG else "ABC"[each]
@@ -301,7 +302,7 @@ def ends_steps(world: World, variant: str) -> Steps:
 
 
 def late_reads(world: World, variant: str) -> Copier:
-    """The copier at its instant; what broken variants read after it comes a step later."""
+    """The copier at its instant. Broken variants read the rest one step later."""
     late = (
         "the log is read again after the ends",
         "tables are read after the instant",
@@ -346,7 +347,7 @@ def copying_steps(world: World, variant: str) -> Steps:
 
 
 def needed_slots(world: World, owner: int, variant: str) -> frozenset[Slot]:
-    """The slots of a WAL that the copy needs, by what the copier has read."""
+    """The slots of a WAL that the copy needs, according to the objects that the copier has read."""
     me = world.copier
     opened = has(world.log[: me.ends[LOG]], "opened")
     was_opened = has(world.log[: me.first_log], "opened")

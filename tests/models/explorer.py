@@ -32,9 +32,9 @@ class Outcome(NamedTuple):
 
 
 class Model(Generic[W]):
-    """A first state, the steps that are possible in a state, and what must hold in each.
+    """A first state, the possible steps of a state, and the invariants.
 
-    A model may also have a goal: a state that the protocol can still reach, whatever has happened.
+    A model may also have a goal: a state that the protocol can still reach from every state.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ def reaching(goals: Iterable[W], predecessors: Mapping[W, Sequence[W]]) -> set[W
 
 
 def catch_all(variants: Iterable[str], catch: Callable[[str], Outcome]) -> int:
-    """Print what becomes of each broken variant; how many are not caught."""
+    """Print the result of each broken variant. Returns how many are not caught."""
     missed = 0
     for variant in variants:
         outcome = catch(variant)
@@ -128,7 +128,7 @@ def catch_all(variants: Iterable[str], catch: Callable[[str], Outcome]) -> int:
 
 def explore_or_walk(arguments: list[str], narrow: Model[W], wide: Model[W]) -> int:
     """Visit all states of the narrow world, or with `--walks` make long random runs in the wide
-    one; how many violations there are."""
+    one. Returns the number of violations."""
     if "--walks" in arguments:
         outcome = wide.walk(walks=20_000, length=150, seed=1)
     else:

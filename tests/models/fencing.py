@@ -1,13 +1,13 @@
 """A model of a WAL's fencing: a writer, two that seal its WAL, a collector, and a network.
 
-The writer puts slots, a window of them at a time; its requests are delayed, lost and doubled, its
-answers lost, and it may stall between any two steps and never learn that it has been replaced. It
-writes checkpoints. Two recoverers put barriers, scan forward from a checkpoint that they read some
-time ago and seal the first hole. A collector deletes what a checkpoint has made superfluous, and
-what is retired, at any time later.
+The writer puts slots, a window of them at a time, and writes checkpoints. Its requests are delayed,
+lost and doubled, and its answers lost. It may stall between any two steps, and never learn that it
+has been replaced. Two recoverers put barriers, scan forward from a checkpoint that they read some
+time ago and seal the first hole. At any time later, a collector deletes slots that a checkpoint has
+made superfluous, and slots of a retired WAL.
 
 In every state: no recoverer finds an end below an acknowledged slot or below a checkpoint, and all
-that find one find the same.
+recoverers find the same end.
 
     python -m tests.models.fencing              the protocol, all states
     python -m tests.models.fencing --walks      long random runs with wider limits
@@ -61,7 +61,8 @@ class Writer(NamedTuple):
 
 
 class Recoverer(NamedTuple):
-    """One that seals. `start`: the checkpoint that it read; `found`: the end, to be confirmed."""
+    """A process that seals. `start`: the checkpoint that it read. `found`: the end, to be
+    confirmed."""
 
     start: int | None = None
     cursor: int = 0
@@ -212,12 +213,13 @@ def scan(
         last = max((n for n, slot in enumerate(world.slots) if slot != EMPTY), default=-1) + 1
         slots = changed(world.slots, last, SEAL) if last < len(world.slots) else None
         return f"seals {last}", me._replace(found=last), slots
-    # What it finds when it looks again decides, be it its own seal or another's.
+    # The second look decides, whether it finds this recoverer's seal or another's.
     return f"seals {at}", me, changed(world.slots, at, SEAL)
 
 
 def collector_steps(world: World, variant: str) -> Steps:
-    """Retire what was recovered; delete what is below a checkpoint or retired, never the seal."""
+    """Retire the recovered WAL. Delete slots below a checkpoint or of a retired WAL, but never the
+    seal."""
     if world.retired is None:
         for end in {r.end for r in world.recoverers if r.end is not None}:
             yield f"retire at {end}", world._replace(retired=end)

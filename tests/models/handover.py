@@ -3,10 +3,10 @@
 Two partitions and three incarnations. An owner gives one or both partitions away: it writes one
 hand-over object with their images and appends one entry with a `Moved` for each. The PUT of that
 entry may land at any time later. Its number stays free until another entry takes it, so the giver
-does not know the outcome before the number is taken. A partition may return to its old owner.
-Any process may die between two steps. A living broker fences, seals and retires another one; an
-entry `Retired` may be too small for all successors. A collector marks hand-over objects and retired
-WALs, and deletes what is marked at any later time.
+does not know the outcome before the number is taken. A partition may return to its old owner. Any
+process may die between two steps. A living broker fences, seals and retires another one; an entry
+`Retired` may be too small for all successors. A collector marks hand-over objects and retired WALs,
+and deletes marked objects at any later time.
 
 Reading is one step here: `ownership` explores openers that read while objects are deleted.
 
@@ -22,14 +22,14 @@ older than half the grace; a grace passes at once here, so that any pause is lon
 
 The model refutes two other rules.
 
-1. "An object that no tenure names may go a grace after it was written" (variant BY_AGE):
-   broker 0 writes the object; its PUT of `Moved` is delayed; a collector marks the object; the PUT
-   lands, since nothing has taken its number; the object is deleted; the receiver has no base. A
-   number stays free for hours in an idle cluster, so no grace helps.
+1. "An object that no tenure names may go a grace after it was written" (variant BY_AGE): broker 0
+   writes the object; its PUT of `Moved` is delayed; a collector marks the object; the PUT lands,
+   since nothing has taken its number; the object is deleted; the receiver has no base. A number
+   stays free for hours in an idle cluster, so no grace helps.
 2. "An object may go when every tenure that names it has opened" (variant NAMED_TWICE): of two moves
    in one object the first is applied and its receiver opens; the giver names the object in a second
-   entry for the other partition. So an object is named in one entry at most: a giver writes a
-   new object for each further attempt.
+   entry for the other partition. So an object is named in one entry at most: a giver writes a new
+   object for each further attempt.
 
     python -m tests.models.handover              the protocol, all states
     python -m tests.models.handover --walks      long random runs with wider limits
@@ -201,7 +201,8 @@ def served_again(me: Local, partitions: tuple[int, ...]) -> tuple[Log | None, ..
 
 
 def outcome_steps(actor: Actor, put: Put) -> Steps:
-    """The giver reads the entry's number back; it validates its moves again if it was taken."""
+    """The giver reads the entry's number back. If another entry took it, the giver validates its
+    moves again."""
     world, me, variant = actor.world, actor.me, actor.variant
     moved = tuple(partition for partition, _ in put.moves)
     dropped = tuple(None if p in moved else log for p, log in enumerate(me.logs))
@@ -211,7 +212,7 @@ def outcome_steps(actor: Actor, put: Put) -> Steps:
         if variant == UNKNOWN_REFUSED:
             yield actor.to("serves again", me._replace(logs=served_again(me, moved)))
         if variant == UNKNOWN_APPLIED:
-            # The PUT is lost; it would have been repeated.
+            # The PUT is lost, although the giver would have repeated it.
             yield actor.to("drops", gone)
     elif put.outcome == APPLIED:
         yield actor.to("learns that its moves are applied", gone)
@@ -231,7 +232,7 @@ def outcome_steps(actor: Actor, put: Put) -> Steps:
 
 
 def landing_steps(world: World, variant: str) -> Steps:
-    """A PUT lands if its number is free: what it says is valid then (A1)."""
+    """A PUT lands if its number is free. Its entry is then valid (A1)."""
     for number, me in enumerate(world.brokers):
         put = me.put
         is_free = put is not None and (
@@ -256,7 +257,7 @@ def landing_steps(world: World, variant: str) -> Steps:
 
 
 def fence_steps(actor: Actor) -> Steps:
-    """Fence, seal, retire, assign: another broker finishes what a dead one has begun (C4)."""
+    """Fence, seal, retire, assign: another broker finishes the steps of a dead one (C4)."""
     world, me, number = actor.world, actor.me, actor.number
     if not world.lives(number) or me.put is not None:
         return

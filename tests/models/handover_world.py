@@ -1,4 +1,4 @@
-"""The hand-over model's world: metadata log, bucket, memories; how it is read; what must hold."""
+"""The hand-over model's world: metadata log, bucket and memories, the reads, and the invariants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Limits(NamedTuple):
     appends: int = 1
     crashes: int = 1
     fences: int = 1
-    """Of brokers that live. A dead broker can always be fenced."""
+    """The number of living brokers that may be fenced. A dead broker can always be fenced."""
     successors: int = 2
     """How many partitions one `Retired` reassigns."""
     graces: int = 0
@@ -94,10 +94,10 @@ class Log(NamedTuple):
 
 
 class Put(NamedTuple):
-    """The PUT of an entry with moves (partition, receiver), and what became of it.
+    """The PUT of an entry with moves (partition, receiver), and its outcome.
 
-    It flies until it lands (applied), or another entry takes its number. The giver cannot see
-    `outcome` before one of both has happened.
+    It is in flight until it lands (applied), or another entry takes its number. The giver cannot
+    see `outcome` before either has happened.
     """
 
     moves: tuple[tuple[int, int], ...]
@@ -109,7 +109,7 @@ class Local(NamedTuple):
 
     logs: tuple[Log | None, ...]
     old: tuple[Log | None, ...]
-    """Of OLD_LOG: what it gave away."""
+    """For OLD_LOG: the logs that the broker gave away."""
     handover: int | None = None
     put: Put | None = None
     """The one entry that it has in flight (A3)."""
@@ -117,7 +117,7 @@ class Local(NamedTuple):
 
 
 class World(NamedTuple):
-    """Metadata log, bucket, memories, and the ghost of what is true."""
+    """Metadata log, bucket, memories, and ghost variables with the true values."""
 
     tenures: tuple[tuple[Tenure, ...], ...]
     fenced: tuple[tuple[int, int], ...]
@@ -126,11 +126,11 @@ class World(NamedTuple):
     retired: tuple[tuple[int, int], ...]
     """(incarnation, its retirer)."""
     wals: frozenset[tuple[int, int, int, int]]
-    """(broker, partition, leader epoch, next offset): what the WALs lead to."""
+    """(broker, partition, leader epoch, next offset): the state to which the WALs lead."""
     collected: frozenset[int]
     """Incarnations whose WAL was deleted."""
     objects: tuple[Object | None, ...]
-    """None: deleted."""
+    """None for a deleted object."""
     named: frozenset[int]
     """The objects that some entry has named."""
     marked: frozenset[int]
@@ -151,7 +151,7 @@ class World(NamedTuple):
 
 
 def beginning(limits: Limits) -> World:
-    """Broker 0 serves all partitions; they are empty."""
+    """Broker 0 serves all partitions, which are empty."""
     count = limits.partitions
     none: frozenset[int] = frozenset()
     idle = Local((None,) * count, (None,) * count)
@@ -171,7 +171,7 @@ def beginning(limits: Limits) -> World:
 
 
 def entered(world: World, author: int | None = None) -> World:
-    """The world with one more metadata entry: it takes the number of all others in flight."""
+    """The world with one more metadata entry, whose number no PUT in flight can get any more."""
     brokers = tuple(
         me._replace(put=me.put._replace(outcome=TAKEN))
         if me.put is not None and me.put.outcome == FLYING and number != author

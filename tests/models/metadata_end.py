@@ -1,14 +1,14 @@
 """A model of the metadata log: does it prove itself (rule C11)?
 
 Three processes append entries, each by a put-if-absent that may land at any time or never; each
-entry names the checksum of the one before. A process writes stamps (number and checksum of the last
-entry that it applied) into the bucket. One process writes snapshots, below which entries are
-deleted. One entry may be lost without any request. A process that starts reads the snapshot and
-the entries, looks for entries above a hole, compares all stamps, and only then goes on.
+entry names the checksum of the one before. A process writes stamps into the bucket: number and
+checksum of the last entry that it applied. One process writes snapshots, below which entries are
+deleted. The bucket may lose one entry without any request. A process that starts reads the snapshot
+and the entries, looks for entries above a hole, compares all stamps, and only then goes on.
 
 In every state: without a loss no process takes the log for damaged. With a loss, no process goes on
-from a view that a stamp contradicts which was there when it began, and none applies an entry to
-another state than its author did.
+from a view that contradicts a stamp from before its start, and no process applies an entry to
+another state than the entry's author did.
 
     python -m tests.models.metadata_end              the protocol, all states
     python -m tests.models.metadata_end --walks      long random runs with wider limits
@@ -132,7 +132,7 @@ def replaced(world: World, number: int, process: Process) -> World:
 
 
 def absorb(process: Process, entry: Entry, variant: str) -> Process:
-    """Apply another's entry; one that names another predecessor ends the process."""
+    """Apply another process's entry. If the entry names another predecessor, the process ends."""
     if entry.previous != process.chain[-1] and variant != "the predecessor is not compared":
         return Process("damaged")
     if entry.previous != process.chain[-1]:
@@ -224,7 +224,8 @@ def starting_steps(world: World, number: int, limits: Limits, variant: str) -> S
 
 
 def comparing_steps(world: World, number: int, variant: str) -> Steps:
-    """One stamp after the other; for one above the view the log is read forward first."""
+    """Compare one stamp after the other. For a stamp above the view the process first reads the log
+    forward."""
     me = world.processes[number]
 
     def to(name: str, process: Process) -> tuple[str, World]:
@@ -266,8 +267,8 @@ def judge_start(world: World, me: Process) -> None:
 
 
 def loss_steps(world: World, limits: Limits) -> Steps:
-    """Entries below the snapshot are deleted after the grace; by then a process with a view that
-    old has ended (rule A2). One entry is lost."""
+    """Entries below the snapshot are deleted after the grace, when processes with older views have
+    ended (rule A2). One entry is lost."""
     horizon = len(world.snapshot) - 1
     for number, entry in enumerate(world.entries):
         if entry is None:

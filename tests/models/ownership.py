@@ -4,7 +4,7 @@ deletion, and a reader of the bucket (rules C to G).
 One partition and three incarnations (`handover` has several partitions). Any of them may stall
 between two steps and wake up much later. The WAL's own fencing is modelled in `fencing`, so here an
 append to a WAL succeeds or meets the seal. The metadata log is a sequence of atomic, validated
-appends. Whatever reads several objects reads them in several steps, so that anything may happen in
+appends. A process that reads several objects takes a step for each, so that any other step may come
 between.
 
 In every state: an offset is given out once, an opener rebuilds the whole log, the table holds a
@@ -21,11 +21,12 @@ of which is a variant in `REFERENCE_VARIANTS`:
 2. `Moved` names slot and next offset. A receiver takes a message only if leader epoch, slot and
    offset are those of the move: the message may be of an earlier attempt.
 3. From the stop on, the giver appends nothing of that tenure: no record and no merge. A merge that
-   ends later relocates the frozen image, and slots go that the receiver's image refers to.
-4. The metadata log keeps the giver's tenure until the receiver's is `Opened`; so by F1 the giver's
-   WAL stays, also when the giver is retired.
-5. An opener or reader that finds no base reads the metadata log again before it calls that damage:
-   a later tenure may have been opened, and the frozen image is gone.
+   ends later would relocate the frozen image, and slots would be deleted that the receiver's image
+   refers to.
+4. The metadata log keeps the giver's tenure until the receiver's is `Opened`. So by F1 the giver's
+   WAL stays, even when the giver is retired.
+5. An opener or reader that finds no base reads the metadata log again before it reports damage: a
+   later tenure may have been opened, and the frozen image deleted.
 
     python -m tests.models.ownership [STATES]      the protocol, breadth first
     python -m tests.models.ownership --reference   the same with hand-over by reference
@@ -70,7 +71,7 @@ from tests.models.ownership_world import (
 
 Steps: TypeAlias = Iterator[tuple[str, World]]
 
-# What brokers do.
+# Steps of brokers.
 
 
 class Actor(NamedTuple):
@@ -150,8 +151,9 @@ def append_steps(actor: Actor) -> Steps:
 
 
 def checkpoint_steps(actor: Actor) -> Steps:
-    """A checkpoint at the durable end: of what it leads, opened or not, also while giving away;
-    and of what it gave by reference, as long as a tenure may refer to it."""
+    """Write a checkpoint at the durable end. It has the partitions that the broker leads, opened or
+    not, even while it gives them away. It also has partitions given by reference, as long as a
+    tenure may refer to them."""
     world, me, number = actor.world, actor.me, actor.number
     if world.written[number] == actor.limits.checkpoints or me.phase == "dead":
         return
@@ -205,7 +207,7 @@ def roll_steps(actor: Actor) -> Steps:
 
 
 def merge_steps(actor: Actor) -> Steps:
-    """Copy what lies in slots into one merged object; write into the WAL that it lies there."""
+    """Copy data in slots into one merged object, and write the new place into the WAL."""
     world, me, number, variant = actor.world, actor.me, actor.number, actor.variant
     leads = me.phase == "owner" or (me.phase == "giving" and variant == "merges while giving away")
     if not leads:
@@ -237,10 +239,10 @@ def merge_steps(actor: Actor) -> Steps:
 
 
 def give_steps(actor: Actor) -> Steps:
-    """Stop accepting, write the image, append the move: valid only for the live owner.
+    """Stop accepting, write the image, append the move, which is valid only for the live owner.
 
     The giver may learn that the move is applied, or go on for a while without knowing it. A move
-    that was refused, as its receiver was fenced, leaves the partition where it is.
+    that was refused, as its receiver was fenced, leaves the partition with the giver.
     """
     world, me, number = actor.world, actor.me, actor.number
     owner = world.tenures[-1]
@@ -304,7 +306,7 @@ def open_steps(actor: Actor) -> Steps:
     world, me, number = actor.world, actor.me, actor.number
     owner = world.tenures[-1]
     if me.phase == "idle" and owner.broker == number and number not in world.fenced:
-        # Of its own WAL it knows that it has opened nothing of this tenure.
+        # A broker knows that its own WAL has no opening of this tenure.
         search = Search(world.tenures, world.retired, len(world.tenures) - 1, None)
         frozen = me.frozen
         yield actor.to("begin to open", Local("opening", owner.epoch, search=search, frozen=frozen))

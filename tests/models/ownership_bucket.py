@@ -77,10 +77,10 @@ def superfluous(world: World, variant: str) -> Iterator[Mark]:
 
 
 def unsettled(world: World, broker: int, variant: str) -> set[int]:
-    """A broker's merged objects of which no base has to tell yet: those that its WAL names from
-    the floor on, and the one that is to be named, which it alone knows. All, if it is dead."""
+    """A broker's merged objects that no base needs to name yet: those that its WAL names from the
+    floor on, and the next one, which only the broker knows. All of them, if the broker is dead."""
     me = world.brokers[broker]
-    # That variant goes wrong even if no merged object is ever deleted.
+    # That variant breaks an invariant even if no merged object is ever deleted.
     if me.phase == "dead" or variant == "merge without an entry in the WAL":
         return set(range(len(world.merged[broker])))
     named = [
@@ -94,7 +94,7 @@ def unsettled(world: World, broker: int, variant: str) -> set[int]:
 
 
 def collector_steps(world: World, variant: str) -> Steps:
-    """Mark; delete what was marked, at any later time."""
+    """Mark objects. Delete marked objects at any later time."""
     for mark in superfluous(world, variant):
         if mark not in world.marked:
             yield f"mark {mark}", world._replace(marked=world.marked | {mark})

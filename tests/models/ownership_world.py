@@ -1,4 +1,4 @@
-"""The ownership model's world: metadata log, bucket, memories; how it is read; what must hold."""
+"""The ownership model's world: metadata log, bucket and memories, the reads, and the invariants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Limits(NamedTuple):
 
     appends: int = 2
     changes: int = 2
-    """Of ownership."""
+    """Changes of ownership."""
     rolls: int = 2
     checkpoints: int = 1
     """A broker."""
@@ -80,7 +80,7 @@ REFERENCE_VARIANTS = {
 
 
 class Extent(NamedTuple):
-    """Where a record lies: in a slot of a WAL, or in a merged object of that number."""
+    """The place of a record: a slot of a WAL, or the merged object with that number."""
 
     offset: int
     broker: int
@@ -89,7 +89,7 @@ class Extent(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A partition's state. Of what lies below `table_next` it says nothing."""
+    """A partition's state. It has nothing about offsets below `table_next`."""
 
     next: int = 0
     extents: tuple[Extent, ...] = ()
@@ -141,7 +141,7 @@ class Handover(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """Of slot `slot`; `epoch` is -1 if the broker did not lead the partition."""
+    """The checkpoint of slot `slot`. `epoch` is -1 if the broker did not lead the partition."""
 
     slot: int
     epoch: int
@@ -162,13 +162,13 @@ class Search(NamedTuple):
 
     tenures: tuple[Tenure, ...]
     ended: frozenset[int]
-    """Whose WALs have ended, as far as it knows."""
+    """The brokers whose WALs have ended, as far as this one knows."""
     number: int
     checkpoint: Checkpoint | None
     looked: bool = False
     """Whether `checkpoint` has been read for this tenure."""
     reference: Reference | None = None
-    """Where this tenure ends, if the later one refers to it."""
+    """The end of this tenure, if the later tenure refers to it."""
 
 
 class Local(NamedTuple):
@@ -209,14 +209,14 @@ class Used(NamedTuple):
 
 
 class World(NamedTuple):
-    """Metadata log, bucket, memories, and the ghost of what is true."""
+    """Metadata log, bucket, memories, and ghost variables with the true values."""
 
     tenures: tuple[Tenure, ...]
     fenced: frozenset[int]
     retired: frozenset[int]
     sealed: frozenset[int]
     wals: tuple[tuple[Entry | None, ...], ...]
-    """None: the slot's object was deleted."""
+    """None for a slot whose object was deleted."""
     checkpoints: tuple[frozenset[Checkpoint], ...]
     table: tuple[int, ...]
     """Values; the offset is the index."""
@@ -270,7 +270,7 @@ def put(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
 
 
 def relocated(extents: tuple[Extent, ...], moved: tuple[Extent, ...]) -> tuple[Extent, ...]:
-    """The extents, with those that were moved in their new places."""
+    """The extents, with the moved ones in their new places."""
     places = {extent.offset: extent for extent in moved}
     return tuple(places.get(extent.offset, extent) for extent in extents)
 
@@ -286,12 +286,14 @@ def floor(world: World, broker: int) -> int:
     return 0 if checkpoint is None else checkpoint.slot
 
 
-# Reading: what recovery does, step by step.
+# Reading: the steps of recovery.
 
 
 def readable(world: World, search: Search, start: int, variant: str) -> tuple[Entry | None, ...]:
-    """A WAL's slots from `start` on. One that is alive ends for its reader at the first slot that
-    is missing, unless a checkpoint says that it was deleted; where one has ended, None is missing.
+    """A WAL's slots from `start` on.
+
+    For its reader, a living WAL ends at the first missing slot, unless a checkpoint says that the
+    slot was deleted. In a WAL that has ended, a missing slot is damage.
     """
     broker = search.tenures[search.number].broker
     if search.reference is not None:
@@ -308,7 +310,7 @@ def readable(world: World, search: Search, start: int, variant: str) -> tuple[En
 
 
 def look_into(world: World, search: Search, variant: str) -> Base | Search:
-    """The base, if it is in this tenure; else where to look next."""
+    """The base, if this tenure has it; otherwise the next tenure to search."""
     tenure = search.tenures[search.number]
     checkpoint = search.checkpoint
     if checkpoint is not None and checkpoint not in world.checkpoints[tenure.broker]:
@@ -326,7 +328,7 @@ def look_into(world: World, search: Search, variant: str) -> Base | Search:
         if entry is not None and entry.image is not None and entry.epoch == tenure.epoch:
             return Base(tenure, entry.image, number)
     if None in slots:
-        # It may have opened there.
+        # The broker may have opened in that slot.
         raise Missing(f"a slot of {tenure.broker}")
     reference = None
     if isinstance(tenure.handover, Reference):
@@ -395,7 +397,7 @@ def value_at(world: World, extent: Extent) -> int:
 
 
 def found_at_once(world: World, variant: str) -> tuple[Base, Search]:
-    """The base of the newest tenure, found while nothing else happens."""
+    """The base of the newest tenure, found while no other step happens."""
     everybody = frozenset(range(BROKERS))
     last = len(world.tenures) - 1
     search = Search(world.tenures, everybody, last, None)

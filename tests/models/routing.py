@@ -1,11 +1,12 @@
 """A model of a transaction whose coordinator and partition move between brokers (rules H1 to H3).
 
 Two brokers, each with a view of the metadata log that may be behind. One leads the partition of
-`__transaction_state`, one leads partition p; both may be given away (all is durable then), or be
-lost with a fenced broker (what is not durable is gone). p stands for a data partition, and for one
-of `__consumer_offsets`: the group coordinator admits TxnOffsetCommit as a leader admits a first
-batch. The topic of p may be deleted and created again under its name. Requests and answers are
-delayed and repeated for ever. `transaction` explores one coordinator with two partitions.
+`__transaction_state`, one leads partition p; both may be given away (when all entries are durable),
+or be lost with a fenced broker (with the entries that are not durable). p stands for a data
+partition, and for one of `__consumer_offsets`: the group coordinator admits TxnOffsetCommit as a
+leader admits a first batch. The topic of p may be deleted and created again under its name.
+Requests and answers are delayed and repeated for ever. `transaction` explores one coordinator with
+two partitions.
 
 A transaction enlists p by its name. So a marker may find no topic: it was deleted, or the view is
 older than the topic. A coordinator settles such a marker only by a view that it has read after its
@@ -13,10 +14,10 @@ Prepare. A partition that admitted a batch existed when the coordinator verified
 before Prepare: that view has it. An answer UNKNOWN_TOPIC_OR_PARTITION of another broker settles
 nothing, since that broker's view may be behind.
 
-In every state: the open transaction of a live partition is known to what is durable at the
-coordinator, so it will end; markers agree with the decision; no record follows its transaction's
-marker; a commit that was acknowledged has its record, unless the topic was deleted. From every
-state the transaction can end.
+In every state: durable entries of the coordinator know the open transaction of each live partition,
+so it will end; markers agree with the decision; no record follows its transaction's marker; a
+commit that was acknowledged has its record, unless the topic was deleted. From every state the
+transaction can end.
 
     python -m tests.models.routing              the protocol, all states
     python -m tests.models.routing --walks      long random runs with wider limits
@@ -101,7 +102,7 @@ class Entry(NamedTuple):
 
 
 class Log(NamedTuple):
-    """One topic's partition. It moves with all that is durable."""
+    """The log of one topic's partition. When the partition moves, all of its log is durable."""
 
     durable: tuple[Entry, ...] = ()
     tail: tuple[Entry, ...] = ()
@@ -112,7 +113,7 @@ class Log(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """A marker on its way to a broker; it may arrive again and again."""
+    """A marker on its way to a broker. It may arrive again and again."""
 
     ordinal: int
     outcome: str
@@ -143,11 +144,11 @@ class World(NamedTuple):
     unknown: frozenset[int] = frozenset()
     """Ordinals of markers that a broker has answered with UNKNOWN_TOPIC_OR_PARTITION."""
     settled: frozenset[int] = frozenset()
-    """Ordinals whose marker the coordinator takes for written."""
+    """Ordinals whose marker counts as written at the coordinator."""
     is_fresh: bool = False
     """Whether the coordinator has read the metadata log since its Prepare."""
     zombie: Transaction = Transaction()
-    """Of NO_LEASE: what a fenced coordinator believes."""
+    """For NO_LEASE: the transaction in the memory of a fenced coordinator."""
     acknowledged: tuple[int, int] | None = None
     """The client's batch: (topic id, ordinal)."""
     committed: frozenset[tuple[int, int]] = frozenset()
@@ -246,7 +247,7 @@ def metadata_steps(world: World, limits: Limits) -> Steps:
 
 
 def fenced(world: World, broker: int) -> World:
-    """The other broker gets all that it led; what was not durable is gone."""
+    """The other broker takes over all partitions. Entries that were not durable are lost."""
     now = world.now
     after = world._replace(fences=world.fences + 1)
     if now.coordinator == broker:
@@ -259,7 +260,8 @@ def fenced(world: World, broker: int) -> World:
             log = world.logs[now.topic]._replace(tail=())
             after = after._replace(logs=changed(world.logs, now.topic, log), guard=None)
         now = now._replace(leader=1 - broker)
-    # Its successor of the same id has read the log; the other one knows what it took over.
+    # A successor with the same id has read the log. The other broker knows the partitions that it
+    # took over.
     newest = len(world.versions)
     return after._replace(versions=(*world.versions, now), views=(newest,) * len(BROKERS))
 
@@ -313,7 +315,8 @@ def client_steps(world: World, limits: Limits) -> Steps:
 
 
 def verification_steps(world: World, variant: str) -> Steps:
-    """The coordinator answers from what is durable; a leader admits unless the end has come."""
+    """The coordinator answers from durable entries. A leader admits unless the transaction's end
+    has come."""
     if world.guard is not None:
         sources = [world.memory if variant == EARLY_VERIFICATION else world.durable[-1]]
         if variant == NO_LEASE:
@@ -337,7 +340,7 @@ def verification_steps(world: World, variant: str) -> Steps:
 
 
 def marker_steps(world: World, variant: str) -> Steps:
-    """Send markers to the leader by the coordinator's view; settle them; complete."""
+    """Send markers to the leader in the coordinator's view, settle them, and complete."""
     memory, here = world.memory, world.now.coordinator
     known = memory if variant == EARLY_MARKERS else world.durable[-1]
     view = world.view(here)

@@ -1,14 +1,15 @@
 """A model of the exactly-once sink: rules H7 to H9.
 
 A driver commits batch after batch. For each, tasks have staged one object a partition, perhaps
-twice (a repeated task). A commit call fences, looks, adopts, commits the offset, ends; it may stop
-at each of these points for ever, wake up whenever it likes, and its requests arrive late, repeated
-or not at all, whatever became of it. Calls of one batch run side by side; calls of an earlier batch
-(a zombie driver's) begin at any time. The leaders die and lose what is not durable. Transactions
-themselves are taken as right: that is what the model beside this one is for.
+twice (a repeated task). A commit call fences, looks, adopts, commits the offset, ends. It may stop
+at each of these points for ever, or wake up at any time. Its requests arrive late, repeated or not
+at all, even when the call has ended. Calls of one batch run side by side; calls of an earlier batch
+(a zombie driver's) begin at any time. The leaders die and lose records that are not durable. This
+model assumes that transactions are correct, which the model `transaction` explores.
 
 In every state: each batch is committed whole and once in both partitions, or not at all; exactly
-those are that the committed offset has passed; nothing that a log refers to was deleted.
+the batches that the committed offset has passed are committed; no object that a log refers to was
+deleted.
 
     python -m tests.models.sink              the protocol
     python -m tests.models.sink --variants   each broken variant is caught
@@ -71,7 +72,7 @@ WIDE = Limits(batches=3, calls=6, attempts=2, crashes=2, timeouts=1, collects=Tr
 
 
 class Staged(NamedTuple):
-    """A staged object; its name is what it is."""
+    """A staged object, identified by its name."""
 
     batch: int
     attempt: int
@@ -112,22 +113,22 @@ class World(NamedTuple):
     is_open: bool = False
     """Whether the coordinator has a transaction of the present epoch."""
     pending: int = -1
-    """The offset in it."""
+    """The offset in the open transaction."""
     offset: int = -1
     """The batch that is committed, by the group's offset."""
     open_logs: Logs = _NOTHING
-    """Of the open transaction."""
+    """The records of the open transaction."""
     durable: tuple[int, ...] = (0, 0)
     """How much of that is."""
     known: frozenset[Staged] = frozenset()
-    """Of FORGOTTEN_DEDUPE: what the leaders remember."""
+    """For FORGOTTEN_DEDUPE: the objects that the leaders remember."""
     committed: Logs = _NOTHING
     ended: frozenset[int] = frozenset()
-    """Epochs whose transaction is committed."""
+    """Epochs whose transactions are committed."""
     crashes: int = 0
     timeouts: int = 0
     ages: tuple[tuple[Staged, int], ...] = ()
-    """1: adopted no more; 2: collected. Of those that are not young."""
+    """Ages of objects that are not young. 1: no longer adopted. 2: collected."""
     seen: int = -1
     """The offset at which the collector has looked."""
     spare: frozenset[Staged] = frozenset()
@@ -158,7 +159,8 @@ def check(world: World) -> None:
 
 
 def driver_steps(world: World, limits: Limits) -> Steps:
-    """Call after call, of this batch or (a zombie) of an earlier one; on when one has returned."""
+    """One call after the other, of this batch or (for a zombie) of an earlier one. When a call has
+    returned, the driver goes on to the next batch."""
     if len(world.calls) < limits.calls:
         for batch in range(world.batch + 1):
             for attempt in range(limits.attempts):
@@ -170,7 +172,7 @@ def driver_steps(world: World, limits: Limits) -> Steps:
 
 
 def fence(world: World, variant: str) -> World:
-    """InitProducerId: what was open is aborted, and the epoch is a new one."""
+    """InitProducerId: the open transaction is aborted, and the epoch is a new one."""
     if variant == REUSED_EPOCH:
         return world._replace(epoch=max(world.epoch, 1))
     return abort(world)
@@ -260,7 +262,7 @@ def arrivals(world: World, variant: str) -> Steps:
 
 
 def adoptions(world: World, who: str, staged: Staged, variant: str) -> Steps:
-    """Whole or not at all, once in a transaction, and only what is young."""
+    """An adoption takes a young object, whole or not at all, and once in a transaction."""
     log = world.open_logs[staged.partition]
     if len(log) > 3 or staged in world.deleted:
         return

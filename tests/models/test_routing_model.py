@@ -1,4 +1,5 @@
-"""Transactions hold in the model while coordinator and partition move; it notices broken rules."""
+"""Transactions hold in the model while coordinator and partition move. The model notices broken
+rules."""
 
 from __future__ import annotations
 

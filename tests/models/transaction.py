@@ -1,17 +1,18 @@
 """A model of one transactional producer over two brokers: rules H1 to H3.
 
 Broker A has the coordinator and partition p in one WAL; broker B has partition q. Entries become
-durable in the order in which they were appended. A broker may die at any moment; it loses what is
-not durable and comes back. Requests between brokers are lost, delayed and repeated for ever. The
-producer goes on as soon as an addition is appended, as under TV2, where its batch follows in the
-same WAL. That a partition admits the batches of its open transaction without asking rests on more:
-the producer is not told of an addition before it is durable (`EARLY_ADDITION`). It speaks TV1:
-its epoch does not change from one transaction to the next, so only the ordinal tells them apart. A
-batch may be delayed and arrive at B when its transaction has ended and another goes on. (If the
-other has q too, TV1 itself leaves the batch to its sequence number; that is not modelled.)
+durable in the order in which they were appended. A broker may die at any moment. It loses its
+entries that are not durable, and comes back. Requests between brokers are lost, delayed and
+repeated for ever. The producer goes on as soon as an addition is appended, as under TV2, where its
+batch follows in the same WAL. A partition admits the batches of its open transaction without
+asking. This is safe because the producer learns of an addition only when it is durable
+(`EARLY_ADDITION`). The producer speaks TV1: its epoch does not change from one transaction to the
+next, so only the ordinal tells them apart. A delayed batch may arrive at B during a later
+transaction. (If that transaction has q too, only the sequence number protects it under TV1, which
+is not modelled.)
 
-In every state: a partition's open transaction is known to what is durable at the coordinator, so it
-will end; markers agree everywhere, and with the durable decision; no record follows its own
+In every state: durable entries of the coordinator know a partition's open transaction, so it will
+end; markers agree everywhere, and with the durable decision; no record follows its own
 transaction's marker; a commit that was acknowledged has its records in all of its partitions; no
 partition has a record in a transaction to which the producer did not add it.
 
@@ -66,7 +67,7 @@ class Limits(NamedTuple):
     crashes: int = 2
     timeouts: int = 1
     delays: int = 0
-    """Batches to q that are delayed. Where there are any, transactions may be without q."""
+    """Batches to q that may be delayed. If there are any, transactions may be without q."""
 
 
 WIDE = Limits(transactions=4, crashes=4, timeouts=2)
@@ -81,11 +82,12 @@ class Transaction(NamedTuple):
     partitions: frozenset[str] = frozenset()
     outcome: str = ""
     added: frozenset[str] = frozenset()
-    """By the producer; not what the coordinator knows, but what is true."""
+    """Partitions added by the producer: the true set, which the coordinator may not know."""
 
 
 class Entry(NamedTuple):
-    """Of a partition: data, or a marker, of a transaction; or data in it that is another's."""
+    """An entry of a partition: data or a marker of a transaction. Data may be another
+    transaction's."""
 
     partition: str
     kind: str
@@ -102,7 +104,7 @@ class Guard(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """A marker for q on its way; it may arrive at any time, again and again."""
+    """A marker for q on its way. It may arrive at any time, again and again."""
 
     ordinal: int
     outcome: str
@@ -126,7 +128,7 @@ class World(NamedTuple):
     b_tail: tuple[Entry, ...] = ()
     markers: frozenset[Marker] = frozenset()
     acknowledged: frozenset[int] = frozenset()
-    """Ordinals whose marker in q is durable, as the coordinator was told."""
+    """Ordinals whose marker in q is durable, according to the answers at the coordinator."""
     guard: Guard | None = None
     guards: int = 0
     verifications: frozenset[Verification] = frozenset()
@@ -136,7 +138,7 @@ class World(NamedTuple):
     wanted: frozenset[str] = BOTH
     """The partitions that it sends a batch to."""
     produced: frozenset[str] = frozenset()
-    """Those of them that have acknowledged it."""
+    """The partitions that have acknowledged the transaction's data."""
     committed: frozenset[int] = frozenset()
     """The transactions whose commit was acknowledged."""
     crashes: int = 0
@@ -145,9 +147,9 @@ class World(NamedTuple):
     delayed: bool = False
     """Whether a batch to q is on its way."""
     is_orphaned: bool = False
-    """Of EARLY_ADDITION: whether the client sends a batch to p whose addition was lost."""
+    """For EARLY_ADDITION: whether the client sends a batch to p after its addition was lost."""
     inherited: bool = False
-    """Of RESTORED_ADDITIONS: whether additions may have been lost with the coordinator before."""
+    """For RESTORED_ADDITIONS: whether an earlier coordinator may have lost additions."""
 
     @property
     def a_log(self) -> tuple[LogEntry, ...]:
@@ -356,7 +358,8 @@ def ask(world: World) -> World:
 
 
 def verification_steps(world: World, variant: str) -> Steps:
-    """Answered from what is durable; good until the transaction's marker."""
+    """The coordinator answers from durable entries. The answer holds until the transaction's
+    marker."""
     if world.delayed and world.guard is None:
         yield "the delayed batch arrives", ask(world)._replace(delayed=False)
     memory = newest(world.a_log)
@@ -413,7 +416,7 @@ def marker_steps(world: World, variant: str) -> Steps:
     if memory.state == PREPARED:
         local = Entry(P, memory.outcome, memory.ordinal)
         if local not in world.a_log:
-            # It was lost; Prepare was not.
+            # The marker was lost, but Prepare was not.
             yield "the local marker is written again", append(world, local)
         elif memory.ordinal in world.acknowledged or variant == IMPATIENT_COMPLETE:
             complete = memory._replace(state=COMPLETE, partitions=frozenset())
@@ -421,7 +424,7 @@ def marker_steps(world: World, variant: str) -> Steps:
 
 
 def arrivals(world: World, marker: Marker, variant: str) -> Steps:
-    """B appends a marker, unless the transaction has one."""
+    """B appends a marker, unless the transaction already has one."""
     state = read(world.b_log, Q)
     ordinal = marker.ordinal
     if variant == NO_ORDINALS and state.open is not None:

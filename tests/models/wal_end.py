@@ -1,10 +1,11 @@
 """A model of a WAL's end: does it prove itself (rule C10)?
 
-A writer has several PUTs in flight; each may land at any time, also after the writer has ended. It
-tells how many slots it has confirmed (a *stamp*) in each slot and in its lease, and writes
-checkpoints. A collector deletes below the newest checkpoint. One stored slot may be lost without
-any request. Two sealers find the end, seal it and retire the WAL; a newcomer overwrites the
-lease behind the fence. A reader of the bucket finds the end while the writer lives (rule G2).
+A writer has several PUTs in flight, and each may land at any time, even after the writer has ended.
+The writer puts a *stamp*, the number of slots that it has confirmed, into each slot and into its
+lease. It also writes checkpoints. A collector deletes below the newest checkpoint. One stored slot
+may be lost without any request. Two sealers find the end, seal it and retire the WAL; a newcomer
+overwrites the lease behind the fence. A reader of the bucket finds the end while the writer lives
+(rule G2).
 
 In every state: without a loss no process reports damage, ends the WAL below an acknowledged slot,
 or has a missing slot below the end. With a loss, a slot below a stamp is reported as damaged, and
@@ -25,7 +26,7 @@ from tests.models.explorer import Model, Outcome, Violation, catch_all, explore_
 
 SEAL = "S"
 Content: TypeAlias = "int | str | None"
-"""Of a slot: the stamp of a data object, SEAL, or None if nothing is there."""
+"""The content of a slot: the stamp of a data object, SEAL, or None for no object."""
 
 
 class Limits(NamedTuple):
@@ -80,7 +81,7 @@ class Retired(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A reader's walk, and the ghost of what was true when it began."""
+    """A reader's walk, and a ghost variable with the true state at its beginning."""
 
     walk: Walk
     acknowledged: int

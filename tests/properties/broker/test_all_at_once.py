@@ -1,5 +1,6 @@
-"""All that works on a partition's log, at once: producers, rolls, deletions, retention, compaction,
-merges, checkpoints, collections, readers. None may take another's step for a fault."""
+"""All work on a partition's log at once: producers, rolls, deletions, retention, compaction,
+merges, checkpoints, collections, readers. No kind of work may take a step of another for a
+fault."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ SETTINGS = {
     "wal_objects_max": 4,
     "roll_bytes": 3000,
     "roll_min_bytes": 0,
-    # What works by itself is asked for here, in no order.
+    # The test requests all periodic work itself, in any order.
     "log_collect_interval_ms": 10**8,
     "log_collect_tables_interval_ms": 10**8,
     "log_retention_check_interval_ms": 10**7,
@@ -37,7 +38,7 @@ SETTINGS = {
 
 
 class DawdlingStore(MemoryStore):
-    """Others go on in the midst of each request, a little or for some time."""
+    """Lets other tasks go on within each request, for a moment or for some time."""
 
     def __init__(self, random: Random) -> None:
         super().__init__(SystemClock())
@@ -60,7 +61,8 @@ class DawdlingStore(MemoryStore):
 
 
 class Story:
-    """One broker, two topics of a partition each; what was acknowledged, by topic and offset."""
+    """One broker, two topics of one partition each, and the acknowledged records by topic and
+    offset."""
 
     def __init__(self, one: OneBroker, random: Random) -> None:
         self.one = one
@@ -80,8 +82,8 @@ class Story:
             self.written[topic] |= found
 
     async def read(self, topic: str) -> None:
-        """From the log's start to its end: what is there is right; of the topic that is not
-        compacted nothing is missing that was not deleted meanwhile."""
+        """Read from the log's start to its end. Every record must be right. The topic without
+        compaction must have all records that were not deleted meanwhile."""
         expected = dict(self.written[topic])
         begin = offset = (await self.one.offsets(-2, topic=topic)).offset
         found: dict[int, bytes | None] = {}

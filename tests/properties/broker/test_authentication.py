@@ -205,7 +205,7 @@ def signed(claims: dict[str, Any]) -> str:
 
 
 def judged(token: str) -> Any:
-    """The identity that a token proves, whatever key its header names."""
+    """The identity that a token proves. Its header may name any key."""
     return identity_of(token, header_of(token), KEY, TERMS, NOW_MS)
 
 
@@ -250,7 +250,7 @@ def test_a_listener_with_sasl_survives_any_frames(frames: list[bytes]) -> None:
             attacker = await broker.connect()
             attacker.writer.write(b"".join(frames))
             attacker.writer.write_eof()
-            # It answers what it understands, in small answers, and closes.
+            # The server answers the requests that it understands, in small answers, and closes.
             answered = await attacker.reader.read(1 << 20)
             assert len(answered) < 100_000
             client = await broker.connect()

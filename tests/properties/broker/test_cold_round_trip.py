@@ -71,7 +71,8 @@ def seen(record: Record) -> Row:
     committed=st.booleans(),
     group_rows=st.sampled_from([2, 50, 1 << 16]),
     batch_bytes=st.sampled_from([1, 500, 256 * 1024]),
-    # What is not kept is read anew by each fetch, so those are the larger ones.
+    # Each fetch reads records that the cache does not keep again, so small caches need larger
+    # fetches.
     limits=st.sampled_from([(1, 1 << 26), (2000, 1 << 26), (20_000, 3000), (1 << 20, 0)]),
 )
 def test_a_consumer_gets_exactly_the_committed_records_as_they_were(

@@ -19,7 +19,7 @@ passes = st.lists(st.tuples(st.sets(st.integers(0, 30)), st.integers(1, 8)), max
 
 @given(passes, st.integers(0, 12))
 def test_slots_are_due_when_each_would_be(looks: list[tuple[set[int], int]], dies_at: int) -> None:
-    """At every pass, and over a restart from what was stored behind one."""
+    """Checked at every pass, and across a restart from marks that an earlier pass stored."""
     by_run, by_key = SlotMarks(GRACE), Marks(GRACE)
     now = 0.0
     for number, (superfluous, seconds) in enumerate(looks):

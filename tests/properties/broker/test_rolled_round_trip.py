@@ -1,4 +1,4 @@
-"""A whole broker: whatever producers committed is what consumers get once it was rolled."""
+"""A whole broker: consumers get all committed records after they were rolled."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ steps = st.lists(
 
 @dataclass
 class Story:
-    """The broker, and what it should hold."""
+    """The broker, and the records that it should hold."""
 
     one: OneBroker
     producers: list[TransactionalClient]
@@ -111,7 +111,7 @@ class Story:
         self.next_offset += 1
 
     async def read(self, *, committed: bool) -> list[Record]:
-        """As a client reads to the end of what it may see (KIP-98)."""
+        """Read as a client does, up to the last stable offset (KIP-98)."""
         found: list[Record] = []
         end = (await self.one.offsets(-1, committed=committed)).offset
         position, ignored = 0, set[int]()

@@ -24,7 +24,7 @@ def living(state: ClusterState) -> list[Incarnation]:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> ClusterState:
-    """Brokers that registered, some of them fenced since, and some of those retired."""
+    """Registered brokers, some of them fenced since, and some of those retired."""
     state = after(ClusterState(), None, CLUSTER)
     for number in range(draw(st.integers(1, 12))):
         state = after(state, None, registered(number))

@@ -1,6 +1,6 @@
-"""A world of transactions, and a reader that takes an atomic snapshot of it step by step while it
-goes on (rule G4). Coordinators and partitions are lists; what becomes of a transaction is decided
-by the coordinator's own values."""
+"""A world of transactions, and a reader that takes an atomic snapshot step by step while the world
+changes (rule G4). Coordinators and partitions are lists. The coordinator's values alone decide the
+outcome of a transaction."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 
     name: TransactionName
     commit: bool | None
-    """None: data."""
+    """None for data."""
     at: int
     """When it became durable: the number of the event."""
 
@@ -84,7 +84,7 @@ class World:
                 return offset
         return len(entries)
 
-    # What may happen; each does nothing where it is not allowed.
+    # Possible steps. A step that is not allowed does nothing.
 
     def begin_or_write(self, random: Random) -> None:
         key, number = random.choice(IDS), random.randrange(PARTITIONS)
@@ -263,7 +263,8 @@ class _Believing(Decisions):
 
 
 def play(random: Random, events: int, variant: str = "") -> int:
-    """One history with one reader in it; how many transactions it saw. Raises Violation."""
+    """Play one history with one reader in it. Returns the number of transactions that the reader
+    saw. Raises Violation."""
     world = World()
     actions = [action for action, weight in HAPPENINGS for _ in range(weight)]
     begins = random.randrange(events)

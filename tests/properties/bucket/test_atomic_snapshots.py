@@ -1,4 +1,4 @@
-"""Atomic snapshots: whatever transactions do while one is taken, none is seen in part."""
+"""Atomic snapshots never show a part of a transaction, in any order of the transactions' steps."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Whatever brokers do, and whenever what was found superfluous is deleted: from what is left every
-partition is recovered whole. The oracle is recovery itself, by production's code, after each step.
+"""From the objects that are left, every partition is recovered whole: after any steps of the
+brokers, and after a late deletion of objects that were found superfluous. After each step the test
+recovers the partitions with production's code.
 
-One broker after the other owns the partitions; those before live on as zombies that write late
-checkpoints and merged objects, also when the metadata log has forgotten them. Marks of a collector
-may be carried out much later.
+The partitions have one owner after another. Earlier owners live on as zombies that write late
+checkpoints and merged objects, even when the metadata log has forgotten them. A collector may
+delete marked objects much later.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Owner:
 
 
 class World:
-    """The bucket, the metadata log, and who was ever an owner."""
+    """The bucket, the metadata log, and all present and former owners."""
 
     def __init__(self) -> None:
         self.store = MemoryStore(SystemClock())
@@ -137,7 +138,7 @@ class World:
             log.begin_tenure(self.tenures(log.partition)[-1].leader_epoch)
 
     def recovered(self, unopened: Incarnation | None = None) -> dict[TopicPartition, PartitionLog]:
-        """By the production code, from the bucket alone."""
+        """Recover with production's code, from the bucket alone."""
         found = RUNNER.run(
             recover(
                 self.store,
@@ -165,7 +166,7 @@ class World:
             assert following == self.truth[partition]
 
     def check_names(self) -> None:
-        """Who reads the bucket takes no merged object for needless that its broker needs."""
+        """A reader of the bucket takes no merged object for needless that its broker needs."""
         found = [parse_key(key) for key in self.stored()]
         listed = [each for each in found if isinstance(each, MergedObjectKey)]
         names = RUNNER.run(read_merged_names(self.store, InlineOffload(), self.state, listed))
@@ -175,7 +176,7 @@ class World:
                 assert each.incarnation == self.owner.incarnation
                 assert self.owner.merged.is_settled(each, self.owner.floor)
 
-    # What brokers do. Each entry is a slot of its own.
+    # Steps of brokers. Each entry has a slot to itself.
 
     def write(self, buffer: SlotBuffer) -> Slot:
         owner = self.owner
@@ -217,7 +218,7 @@ class World:
         self.owner.logs[partition].advance_table(self.table[partition])
 
     def checkpoint(self, number: int) -> None:
-        """By the owner, or late by one that was."""
+        """Write a checkpoint, as the owner or as a late former owner."""
         owner = self.owners[-1 - number % min(3, len(self.owners))]
         if owner.slot <= owner.floor or not owner.opened:
             return
@@ -238,7 +239,8 @@ class World:
         self.state = replace(self.state, topics=topics)
 
     def merge(self, number: int) -> None:
-        """By the owner; or by one that was, up to the entry in the WAL, which meets the seal."""
+        """Merge, as the owner or as a former owner. The former owner's entry in the WAL meets the
+        seal."""
         owner = self.owners[-1 - number % min(2, len(self.owners))]
         logs = {p: log.extents.copy() for p, log in owner.logs.items() if p in owner.opened}
         plan = plan_merge(
@@ -251,7 +253,7 @@ class World:
             return
         keys = {extent.key for run in plan.runs for extent in run.extents}
         if not keys <= set(self.stored()):
-            return  # The table has it, as others know; production leaves the object out.
+            return  # the table already has the records, and production leaves the object out
         data = {key: at_once(self.store.get(key)).data for key in keys}
         runs = [
             ExtentRun(
@@ -302,7 +304,7 @@ class World:
         self.state = replace(self.state, topics=topics, retired=retired)
         self.begin(new)
 
-    # What a collector does.
+    # Steps of a collector.
 
     def forget(self, _: int) -> None:
         """Retired incarnations that nothing names and of which the seal alone is left."""
@@ -366,12 +368,12 @@ class World:
         return not is_forgotten and owners[found.incarnation].merged.is_settled(found, floor)
 
     def survey(self, _: int) -> None:
-        """One broker tells the others what it has found, through the bucket."""
+        """One broker shares its findings with the others, through the bucket."""
         survey = self.reachability().wals.survey
         self.surveys.append(decode_survey("survey", encode_survey(survey)))
 
     def mark_by_survey(self, number: int) -> None:
-        """Another broker marks by that, however old it is."""
+        """Another broker marks objects by the survey, even by an old one."""
         for survey in self.surveys[number % 5 :][:1]:
             judge = WalReachability(survey, self.state, self.is_settled)
             found = [(key, parse_key(key)) for key in self.stored()]

@@ -38,7 +38,7 @@ def test_an_assignment_is_whole_valid_even_and_always_the_same(
     owners_of = spread(state, DEAD, known, avoided=shunned)
     assert owners_of == spread(state, DEAD, dict(reversed(known.items())), avoided=shunned)
     assert set(owners_of) == set(owned)
-    # The metadata log takes it.
+    # The metadata log accepts the assignment.
     retired = after(state, 2, IncarnationRetired(DEAD, Slot(0), successions(owners_of)))
     able = {info.epoch for info in state.live_brokers()} - shunned
     if able:

@@ -65,7 +65,7 @@ def loads(state: ClusterState, *, internal: bool) -> list[int]:
 
 @st.composite
 def uneven(draw: st.DrawFn) -> ClusterState:
-    """Some brokers, a topic of coordinators and others, with any owners."""
+    """Several brokers, a topic of coordinators and other topics, with any owners."""
     state = cluster(draw(st.integers(1, 6)))
     owners = st.sampled_from(epochs(state))
     for number in range(draw(st.integers(1, 4))):
@@ -78,8 +78,8 @@ def uneven(draw: st.DrawFn) -> ClusterState:
 
 @given(uneven())
 def test_a_few_rounds_make_the_shares_fair_and_then_nothing_moves(state: ClusterState) -> None:
-    """One round does, but for who keeps the one partition more where the number does not divide:
-    that changes while some have given and others have not."""
+    """One round is enough, except for the brokers that hold one partition more if the number does
+    not divide. These may change while only some of the brokers have given partitions."""
     for _ in range(len(epochs(state))):
         for giver in epochs(state):
             state = moved(state, giver, plan_moves(state, giver, 0, MOVES_MAX))
@@ -125,7 +125,8 @@ def test_draining_brokers_end_empty_and_the_others_with_fair_shares(
 def test_partitions_go_where_they_are_wanted_within_the_tolerance_until_none_can(
     state: ClusterState, tolerance: int, data: st.DataObject
 ) -> None:
-    """Each move puts one more where it is wanted, and none is taken back, whatever the order."""
+    """Each move puts one more partition where it is wanted. No move is taken back, in any order of
+    the moves."""
     everyone = epochs(state)
     zones = data.draw(st.lists(st.sampled_from("abc"), min_size=6, max_size=6))
     state = with_racks(state, dict(zip(everyone, zones, strict=False)))

@@ -56,7 +56,7 @@ from tidelog.wal.log.tenure import TenureEnd
 
 BROKER_IDS = st.integers(1, 3)
 CHOICE = st.integers(0, 1_000_000)
-"""Picks one of whatever there is at that moment."""
+"""Picks one of the objects that exist at that moment."""
 PROCESS = ProcessIdentity("h", "b", "n", 1, 1)
 
 
@@ -78,7 +78,7 @@ class ClusterMachine(RuleBasedStateMachine):
         self.ids_given = 0
         self.topics = 0
 
-    # What every rule uses.
+    # Helpers of the rules.
 
     def apply(self, author: int | None, *records: Record) -> int:
         number = self.state.sequence + 1
@@ -315,7 +315,7 @@ class ClusterMachine(RuleBasedStateMachine):
         assert restored == self.state
         self.state = restored
 
-    # What always holds.
+    # Invariants.
 
     @invariant()
     def the_state_is_the_models(self) -> None:
@@ -342,7 +342,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @invariant()
     def an_id_tells_what_became_of_it(self) -> None:
-        """Also when the log has forgotten it."""
+        """This holds even for ids that the log has forgotten."""
         state = self.state
         for topic_id, fate in self.fates.items():
             assert state.fate_of(topic_id) is fate

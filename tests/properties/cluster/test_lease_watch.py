@@ -118,7 +118,7 @@ class Cluster:
 def test_a_broker_that_renews_its_lease_is_never_fenced(
     brokers: int, seed: int, stall: float
 ) -> None:
-    """However long its watchers stall, at whatever step."""
+    """This holds even if its watchers stall for any time, at any step."""
     chance = Random(seed)
     world = Cluster(
         brokers,

@@ -1,4 +1,5 @@
-"""The objects under `cluster/`: whatever can be written is read back, and nothing else is taken."""
+"""The objects under `cluster/`: every object that can be written is read back, and no other bytes
+are accepted."""
 
 from __future__ import annotations
 

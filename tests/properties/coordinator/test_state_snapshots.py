@@ -1,5 +1,5 @@
-"""Snapshots lose nothing: whatever a log holds, a machine that is restored from a snapshot anywhere
-in it and the log behind is the one that has replayed all of it."""
+"""Snapshots lose no state: a machine restored from any snapshot and the log behind it equals a
+machine that has replayed the whole log."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ ORIGIN = SnapshotOrigin("cluster", "__consumer_offsets", UUID(int=7), 3)
 
 
 class EarlierGroupTable(GroupTable):
-    """Groups as they were written before there were columns that only others read."""
+    """Groups as releases wrote them before the later columns."""
 
     schema = pa.schema(  # type: ignore[misc]
         [field for field in GroupTable.schema if field.name not in GroupTable.descriptive]

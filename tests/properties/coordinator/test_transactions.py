@@ -1,8 +1,8 @@
-"""The transaction coordinator under whatever clients, brokers and time may do.
+"""The transaction coordinator under any order of clients', brokers' and time's steps.
 
-Two instances of a producer share a transactional id and use any identity that they were ever told.
-Requests are repeated; what is appended becomes durable piece by piece; the broker dies and loses
-the rest; markers are settled late and more than once.
+Two instances of a producer share a transactional id, and use any identity that they have ever
+received. Requests are repeated. Appended records become durable piece by piece. The broker dies and
+loses the rest. Markers are settled late and more than once.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NEAR_THE_END = ProducerEpoch(EPOCH_MAX - 4)
 
 @dataclass(slots=True)
 class Asked:
-    """A request under way, by whom, under which identity."""
+    """A request under way: its instance and its identity."""
 
     client: int
     command: Command
@@ -79,7 +79,7 @@ class Told:
 
 
 class Transactions(RuleBasedStateMachine):
-    """Acts at random; every invariant is of what is durable or was told."""
+    """Acts at random. Every invariant concerns durable records or answers that were sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,9 +95,9 @@ class Transactions(RuleBasedStateMachine):
         self.heard = 0
         self.ids_come_late = False
         self.waiting: list[Asked] = []
-        """Those for whom a producer id is being allocated."""
+        """Instances that wait until a producer id is allocated."""
 
-    # What clients do.
+    # Steps of clients.
 
     @rule(client=ANYBODY, knows=st.booleans(), data=st.data())
     def init(self, client: int, knows: bool, data: st.DataObject) -> None:
@@ -155,7 +155,7 @@ class Transactions(RuleBasedStateMachine):
     def upgrade(self, client: int, version: int) -> None:
         self.told[client].version = version
 
-    # What the world does.
+    # Steps of the world.
 
     @rule()
     def the_store_is_slow(self) -> None:
@@ -181,7 +181,7 @@ class Transactions(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
     def an_id_is_allocated(self, data: st.DataObject) -> None:
-        """Meanwhile others may have been served."""
+        """Other requests may have been served meanwhile."""
         index = data.draw(st.integers(0, len(self.waiting) - 1))
         self.submit_with_id(self.waiting.pop(index))
 
@@ -231,7 +231,7 @@ class Transactions(RuleBasedStateMachine):
         self.world.put(worn, KEY)
         self.hear()
 
-    # What comes of it.
+    # Effects of the steps.
 
     def pick(self, client: int, data: st.DataObject) -> Identity | None:
         """An identity that the client was told, most likely the newest."""
@@ -344,7 +344,7 @@ class Transactions(RuleBasedStateMachine):
 
 
 def check_step(before: Transaction, after: Transaction) -> None:
-    """One record after another."""
+    """Check that one record may follow another."""
     assert before.state in LEGAL[after.state], (before, after)
     if before.state in ENDED and after.state is PREPARE_ABORT:
         assert after.client_version == 2

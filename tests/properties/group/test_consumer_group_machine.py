@@ -1,5 +1,5 @@
-"""A consumer group under clients that come, go, fall silent, lose answers and come back, while
-topics change and the broker dies: what must hold whatever happens, in whatever order."""
+"""The invariants of a consumer group. Clients come, go, fall silent, lose answers and come back,
+while topics change and the broker dies, in any order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def places(*assignments: Assignment) -> set[TopicPartition]:
 
 
 class ConsumerGroupStories(RuleBasedStateMachine):
-    """The rules are what clients, topics and time do; the invariants are what KIP-848 promises."""
+    """The rules are steps of clients, topics and time. The invariants are the promises of
+    KIP-848."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class ConsumerGroupStories(RuleBasedStateMachine):
         options: dict[str, object] = {"instance_id": f"i{number}"} if number < 2 else {}
         return FakeConsumer(self.world, f"m{number}-{life}", options)
 
-    # What clients do.
+    # Steps of clients.
 
     @rule(number=NUMBERS, choice=st.integers(0, len(SUBSCRIPTIONS) - 1))
     def join(self, number: int, choice: int) -> None:
@@ -128,7 +129,7 @@ class ConsumerGroupStories(RuleBasedStateMachine):
         if client.error is not ErrorCode.NONE:
             client.owned, client.epoch = {}, 0
 
-    # What else happens.
+    # Other steps.
 
     @rule(milliseconds=st.sampled_from([5_000, 44_999, 45_000, 60_000]))
     def wait(self, milliseconds: int) -> None:
@@ -171,7 +172,8 @@ class ConsumerGroupStories(RuleBasedStateMachine):
         for _ in range(ROUNDS_MAX):
             self.world.advance(HEARTBEAT_MS)
             for client in alive:
-                # Who was fenced is let in again when the session of what it was has ended.
+                # A fenced client may join again when the session of its former membership has
+                # ended.
                 if client.epoch > 0:
                     client.beat()
                 else:
@@ -183,7 +185,7 @@ class ConsumerGroupStories(RuleBasedStateMachine):
                 if client.member_id in group.subscriptions:
                     assert client.owned == group.target(client.member_id)
 
-    # What always holds.
+    # Invariants.
 
     @property
     def group(self) -> ConsumerGroup | None:
@@ -208,7 +210,7 @@ class ConsumerGroupStories(RuleBasedStateMachine):
 
     @invariant()
     def clients_have_only_what_the_coordinator_knows_that_they_have(self) -> None:
-        """So two of those who are members never consume the same partition."""
+        """So no two members ever consume the same partition."""
         group = self.group
         if group is None:
             return

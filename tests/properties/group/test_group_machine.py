@@ -1,5 +1,5 @@
-"""A group under clients that come, go, fall silent, repeat themselves and are fenced, and under a
-broker that dies: what must hold whatever they do, in whatever order."""
+"""The invariants of a group. Clients come, go, fall silent, repeat themselves and are fenced, and
+the broker dies, in any order."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Written(NamedTuple):
 
 
 class GroupStories(RuleBasedStateMachine):
-    """The rules are what clients and time do; the invariants are what Kafka promises them."""
+    """The rules are steps of clients and time. The invariants are Kafka's promises."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,10 +75,11 @@ class GroupStories(RuleBasedStateMachine):
         """The offsets in each producer's open transaction."""
         self.seen_records = 0
         self.life = 0
-        """Counts deletions: a group that comes again counts its generations anew."""
+        """Counts deletions, since a group that is created again begins with a new count of
+        generations."""
         self.abandoned: set[Token] = set()
 
-    # What clients do.
+    # Steps of clients.
 
     @rule(
         number=st.integers(0, CLIENTS - 1),
@@ -213,7 +214,7 @@ class GroupStories(RuleBasedStateMachine):
             if (life, generation) <= (self.life, last)
         }
 
-    # What they are told.
+    # Answers to clients.
 
     @property
     def group(self) -> ClassicGroup | None:
@@ -271,7 +272,7 @@ class GroupStories(RuleBasedStateMachine):
         if error is ErrorCode.ILLEGAL_GENERATION:
             client.joined = None
 
-    # What always holds.
+    # Invariants.
 
     @invariant()
     def what_is_there_counts_against_the_limits(self) -> None:
@@ -340,7 +341,8 @@ class GroupStories(RuleBasedStateMachine):
 
     @invariant()
     def every_stored_transition_is_legal(self) -> None:
-        """Generations never go back; one is stored as stable, then perhaps the next as empty."""
+        """Generations never go back. A generation is stored as stable, and perhaps as empty after
+        that."""
         before: GroupStored | None = None
         for record in self.world.log:
             if isinstance(record, GroupRemoved):
@@ -362,7 +364,8 @@ class GroupStories(RuleBasedStateMachine):
         offsets = self.world.machine.offsets
         found = offsets.get(GROUP, "t", 0)
         if found is None:
-            # It may have expired, though not while it is pending; no older one takes its place.
+            # The offset may have expired, but not while it is pending. No older offset takes its
+            # place.
             assert self.committed is None or not self.pending
             self.committed = None
             return

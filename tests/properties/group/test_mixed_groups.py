@@ -1,6 +1,6 @@
-"""Members of both protocols in one group, in whatever order they come, go, fall silent, lose
-answers and change their protocol, while the broker dies: no partition has two owners, and in the
-end all are shared out."""
+"""Members of both protocols in one group come, go, fall silent, lose answers and change their
+protocol, while the broker dies, in any order. No partition ever has two owners, and in the end the
+members share all partitions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NUMBERS = st.integers(0, CLIENTS - 1)
 
 
 class MixedGroupStories(RuleBasedStateMachine):
-    """One member is always there, so that the group stays a consumer group: of the way back
-    `test_migration` tells."""
+    """One member is always there, so that the group stays a consumer group. `test_migration` covers
+    the conversion back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class MixedGroupStories(RuleBasedStateMachine):
         static: dict[str, object] = {"instance_id": "i"} if number == 2 else {}
         return FakeConsumer(self.world, f"m{self.lives}", {"names": ["t"], **static})
 
-    # What clients do.
+    # Steps of clients.
 
     @rule(number=NUMBERS)
     def enter(self, number: int) -> None:
@@ -69,7 +69,7 @@ class MixedGroupStories(RuleBasedStateMachine):
         if isinstance(client, ClassicClient):
             group = self.group
             if group is not None and client.member_id not in group.subscriptions:
-                # Who was put out gives up what it had before it joins again.
+                # A removed member gives up its partitions before it joins again.
                 client.owned = {}
             client.ask_to_join()
         else:
@@ -106,7 +106,7 @@ class MixedGroupStories(RuleBasedStateMachine):
         elif client.error is not ErrorCode.ILLEGAL_GENERATION:
             client.member_id = ""
 
-    # What else happens.
+    # Other steps.
 
     @rule(milliseconds=st.sampled_from([3_000, 9_999, 10_000, 45_000, 60_000]))
     def wait(self, milliseconds: int) -> None:
@@ -136,7 +136,7 @@ class MixedGroupStories(RuleBasedStateMachine):
         owned = [number for client in everybody for number in client.has()]
         assert sorted(owned) == ALL
 
-    # What always holds.
+    # Invariants.
 
     @property
     def group(self) -> ConsumerGroup | None:
@@ -159,7 +159,7 @@ class MixedGroupStories(RuleBasedStateMachine):
 
     @invariant()
     def members_have_only_what_the_coordinator_knows_that_they_have(self) -> None:
-        """So two of those who are members never consume the same partition."""
+        """So no two members ever consume the same partition."""
         if self.group is None:
             return
         for client in [*self.clients, self.steady]:

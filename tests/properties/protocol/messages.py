@@ -102,7 +102,8 @@ class _Generator:
                 return [self._of_type(type_.element, "") for _ in range(length)]
 
     def _length(self) -> int:
-        """Usually small; now and then around the length whose prefix takes two bytes."""
+        """Usually a small length; now and then one around the length whose prefix takes two
+        bytes."""
         if self._chance.random() < 0.05 * self._richness:
             return self._chance.randint(124, 131)
         return self._chance.randint(0, 2 * self._richness)

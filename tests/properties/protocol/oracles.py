@@ -54,7 +54,7 @@ def kio_reads(message_type: type[Message], version: int, encoded: bytes) -> Any:
 def kafka_python_repeats(message_type: type[Message], version: int, encoded: bytes) -> bytes:
     """The bytes that kafka-python encodes after it has decoded."""
     theirs = kafka_python_reads(message_type, version, encoded)
-    theirs._header = None  # its decoder leaves this unset, its encoder looks at it
+    theirs._header = None  # the decoder leaves this attribute unset, and the encoder reads it
     return bytes(theirs.encode(version=version))
 
 
@@ -66,7 +66,7 @@ def kafka_python_reads(message_type: type[Message], version: int, encoded: bytes
 
 
 def same_values(ours: Any, theirs: Any, version: int) -> bool:
-    """Whether kafka-python's object holds under each of our names what ours does."""
+    """Whether kafka-python's object has, under each of our names, the value of our object."""
     if isinstance(ours, Struct):
         return all(
             same_values(getattr(ours, field.name), _attribute(theirs, field.name), version)
@@ -96,7 +96,7 @@ def kio_type_of(message_type: type[Message], version: int) -> Any:
 
 
 def kio_fields(kio_type: Any) -> dict[str, Any]:
-    """Fields by our name: kio drops the unit where it has a type for it."""
+    """The fields by our names. Where kio has a type for a unit, its name lacks the unit."""
     timed = {"timedelta_i32", "timedelta_i64", "datetime_i64"}
     return {
         f"{field.name}_ms" if field.metadata.get("kafka_type") in timed else field.name: field

@@ -42,7 +42,7 @@ def _decodes_or_refuses(message_type: type[Message], version: int, data: bytes) 
         message = decode(message_type, data, version)
     except MalformedMessage:
         return False
-    # What was accepted is a message that can be written again.
+    # Every accepted message can be written again.
     encode(message, version)
     return True
 
@@ -82,8 +82,8 @@ def test_every_truncation_is_refused(case: tuple[type[Message], int]) -> None:
 
 
 def test_memory_is_bounded_by_the_input() -> None:
-    """The worst that 100 kB of one repeated byte can do to any message: some objects for every few
-    bytes, never what a length prefix announces."""
+    """The worst that 100 kB of one repeated byte can do to any message is a few objects for every
+    few bytes. Memory never follows the length that a prefix announces."""
     size = 100_000
     for message_type, version in ALL:
         for byte in (0x00, 0x01, 0x02, 0x7F, 0xFF):

@@ -1,4 +1,4 @@
-"""Messages of every API and version go through our codec and through two others unchanged."""
+"""Messages of every API and version pass through our codec and through two others unchanged."""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ def built_by(
 
 
 def sealed(batch: bytearray) -> bytes:
-    """With length and checksum that fit, so that what lies deeper is looked at."""
+    """A batch with the right length and checksum, so that the validator looks at the deeper
+    parts."""
     if len(batch) >= 61:
         struct.pack_into(">i", batch, 8, len(batch) - 12)
         struct.pack_into(">I", batch, 17, crc32c.crc32c(bytes(batch[21:])))
@@ -113,7 +114,7 @@ WAYS = ("singly", "together", "lockstep", "pieces")
 
 @contextmanager
 def examined(way: str) -> Iterator[None]:
-    """Have records examined in one of the ways, whatever their number."""
+    """Make the validator examine records in one of the ways, for any number of them."""
     singly = 1 << 31 if way == "singly" else -1
     lanes = 1 if way == "lockstep" else 1 << 31
     with (

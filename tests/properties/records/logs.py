@@ -26,7 +26,7 @@ undated_lists = st.lists(
 
 @dataclass
 class Log:
-    """A partition's log as bytes, and what a table should hold of it."""
+    """A partition's log as bytes, and the rows that a table should have of it."""
 
     buffer: bytes
     ordinals: list[int]

@@ -62,7 +62,7 @@ class Cursor:
 
 
 def read_if_right(request: bytes, now_ms: int) -> list[NaiveRecord] | None:
-    """The records of a request of exactly one batch, None if that is no valid one."""
+    """The records of a request of exactly one batch, or None if the batch is not valid."""
     try:
         return read(request, now_ms)
     except Wrong:

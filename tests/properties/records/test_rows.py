@@ -110,7 +110,7 @@ def test_other_libraries_read_batches_made_of_rows(
     reader: type[AioRecords], log: Log, codec: Compression, batch_bytes: int
 ) -> None:
     if codec is Compression.SNAPPY and reader is KafkaPythonRecords:
-        return  # It would need an extension that has to be compiled.
+        return  # reading it would need an extension that must be compiled
     rows = as_one(rows_of(log))
     encoded = joined(
         encode_rows(rows, 0, log.next_offset + 1, compression=codec, batch_bytes=batch_bytes)

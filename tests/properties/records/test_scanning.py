@@ -1,4 +1,5 @@
-"""The quick survey takes no batch that the thorough walk refuses, and says the same of it."""
+"""The quick survey accepts no batch that the thorough walk refuses. Both return the same facts of
+an accepted batch."""
 
 from __future__ import annotations
 

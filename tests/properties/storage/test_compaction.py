@@ -24,7 +24,7 @@ VALUES = (None, None, b"", b"x", b"y" * 30)
 
 @dataclass(frozen=True)
 class Step:
-    """Some segments come, then the log is compacted at some moments, and perhaps merged."""
+    """Some segments are appended, then the log is compacted at some moments, and perhaps merged."""
 
     segments: list[list[tuple[bytes | None, bytes | None, int]]]
     """Key, value, and how far the next offset is."""
@@ -38,7 +38,7 @@ class Step:
 
 
 def steps_of(chance: random.Random) -> list[Step]:
-    """A story. (Made of single choices it would nearly always be a short one.)"""
+    """A story. (Built from single choices, it would nearly always be short.)"""
 
     def segment() -> list[tuple[bytes | None, bytes | None, int]]:
         return [
@@ -85,7 +85,7 @@ class Model:
         self._note(found.end, found.now_ms)
 
     def resume(self, held: Sequence[Kept], cleaned_to: int, now_ms: int) -> None:
-        """Go on from what a round left that was given up: what is there is as it was."""
+        """Go on from a round that was given up: the records that are left are unchanged."""
         assert set(held) <= set(self.records)
         assert [r.offset for r in held] == sorted({r.offset for r in held})
         self.records = list(held)

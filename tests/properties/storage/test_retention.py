@@ -63,7 +63,7 @@ def test_retention_agrees_with_kafkas_rules(
             left.pop(0)
     gone = [run for run in held if run.last_offset < found]
     assert found >= log_start
-    # Where the pass by size has bared what is old, Kafka deletes that the next time.
+    # If the pass by size has uncovered old segments, Kafka deletes these in the next pass.
     assert len([run for run in held if run.last_offset >= found]) <= len(left)
     assert log_start_after(held, policy, found, stable, now_ms) == found
     assert all(run.last_offset < max(stable, log_start) for run in gone)

@@ -87,7 +87,7 @@ class World:
 
 
 async def write(world: World, writer: int) -> None:
-    """Roll, compact and tidy up; after whatever goes wrong go on, or start again."""
+    """Roll, compact and tidy up. After any failure go on, or start again."""
     log: TableLog | None = None
     for _ in range(STEPS):
         try:

@@ -36,7 +36,7 @@ from tidelog.wal.write.buffer import AssembledSlot, SlotBuffer
 
 
 def topic_partition(number: int) -> TopicPartition:
-    """One of many partitions, in a topic of three."""
+    """One of many partitions. Each topic has three."""
     return TopicPartition(UUID(int=(number // 3 + 1) << 64), number % 3)
 
 
@@ -88,7 +88,7 @@ def marker(producer: int, epoch: int, timestamp: int = 1_000) -> tuple[bytes, Ba
 
 
 METADATA = MetadataStamp(1, 0x12345678)
-"""Of a metadata log in which nothing happens."""
+"""The stamp of a metadata log that does not change."""
 
 
 def stamps(durable_end: int = 0) -> SlotStamps:

@@ -1,4 +1,4 @@
-"""A partition as a plain list of what was appended; every answer is found by going through it."""
+"""A partition as a plain list of the appended batches. A search of the list gives every answer."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class NaiveLog:
         return 0
 
     def last_stable_offset(self, high_watermark: int, first_offset: int) -> int:
-        """By definition: nothing of a transaction without a durable marker; but what is below the
-        first offset that may be read holds up nothing."""
+        """By definition, it covers no record of a transaction without a durable marker. Records
+        below the first readable offset hold up nothing."""
         durable = [w for w in self.written if w.last < high_watermark]
         producers = {w.producer for w in self.written if w.transactional}
         stable = high_watermark

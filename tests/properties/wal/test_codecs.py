@@ -72,7 +72,7 @@ def slots(draw: st.DrawFn) -> tuple[AssembledSlot, list[IndexEntry], list[Partit
 
 
 def add(draw: st.DrawFn, buffer: SlotBuffer, kind: str, number: int, offset: int) -> IndexEntry:
-    """Add an entry; what is expected to be read back, but for the place of a body."""
+    """Add an entry. Returns the entry that the reader should find, without the place of a body."""
     partition, epoch = topic_partition(number), LeaderEpoch(number)
     if kind == "log start":
         buffer.add(LogStartEntry(partition, epoch, offset))

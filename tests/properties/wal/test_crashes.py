@@ -65,7 +65,7 @@ async def read_while_written(world: World, partition: TopicPartition) -> None:
 
 
 async def live(world: World, epoch: int, images: Recovered) -> None:
-    """One incarnation: it produces, is killed or cut off or neither; two others seal its WAL."""
+    """One incarnation produces, and is killed or cut off or neither. Two others seal its WAL."""
     broker = Broker(world, epoch, images.images, LIMITED if epoch % 2 else SETTINGS)
     entropy, clock = world.entropy, world.clock
     async with asyncio.TaskGroup() as tasks:
@@ -80,7 +80,7 @@ async def live(world: World, epoch: int, images: Recovered) -> None:
         if entropy.uniform(0, 1) < 0.3:
             running.cancel()
         elif entropy.uniform(0, 1) < 0.3:
-            # A long pause of its network: what it has sent arrives when it has long been fenced.
+            # A long pause of its network: its requests arrive long after it has been fenced.
             broker.store.pause()
         store = world.patient_store()
         first, second = await asyncio.gather(
@@ -102,7 +102,8 @@ async def live(world: World, epoch: int, images: Recovered) -> None:
 
 
 async def history(world: World) -> None:
-    """Several incarnations, one after the other, each beginning with what the last one left."""
+    """Several incarnations, one after the other. Each begins with the bucket that the last one
+    left."""
     world.assign(PARTITIONS, incarnation(1))
     for epoch in range(1, INCARNATIONS + 1):
         recovered = await world.recover(incarnation(epoch))

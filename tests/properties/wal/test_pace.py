@@ -116,7 +116,7 @@ def test_awaited_and_overdue_work_gets_the_core_at_once() -> None:
 
 
 def test_the_pace_keeps_rolls_from_becoming_overdue() -> None:
-    """Most of what is due has half a minute, a tenth of it a second and a quarter."""
+    """Most due bytes have half a minute. A tenth of them have a second and a quarter."""
     usual = [Roll(backlog(900 * MIB), RollReason.SIZE)] * 10
     fresh = Roll(backlog(99 * MIB, 10_000, 10_000), RollReason.AGE)
     assert rate_for(usual, 30) == pytest.approx(10 * 901 * MIB / 30)
@@ -128,8 +128,9 @@ def test_the_pace_keeps_rolls_from_becoming_overdue() -> None:
 def test_the_due_backlog_stays_within_the_inflow_of_the_spread(
     sizes_mib: list[int], inflow_mib: int
 ) -> None:
-    """All partitions grow while they are rolled, at less than what a machine can do. A second at a
-    time, as the agenda looks: the rate is that of what is due then, the machine does 400 MiB/s."""
+    """All partitions grow while they are rolled, more slowly than a machine can roll. The story
+    goes in seconds, like the agenda's looks: the rate follows the due bytes, and the machine rolls
+    400 MiB/s."""
     seconds, machine = 30.0, 400 * MIB
     held = [float(size * MIB) for size in sizes_mib]
     allowed = max(sum(held), inflow_mib * MIB * seconds) + len(held) * SEGMENT_BYTES

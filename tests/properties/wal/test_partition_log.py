@@ -46,7 +46,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
         self.buffer = SlotBuffer()
         self.buffer.add(OpeningEntry(self.log.image()))
 
-    # What producers and coordinators do.
+    # Steps of producers and coordinators.
 
     @rule(records=st.integers(1, 4))
     def append_plain(self, records: int) -> None:
@@ -216,7 +216,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
         )
         self.naive.written.append(written)
 
-    # What the WAL does.
+    # Steps of the WAL.
 
     @rule()
     def close_slot(self) -> None:
@@ -270,7 +270,8 @@ class PartitionLogMachine(RuleBasedStateMachine):
 
     @rule(step=st.integers(1, 3))
     def begin_tenure(self, step: int) -> None:
-        """A new owner, with the image as it is stored and read again, in a WAL of its own."""
+        """A new owner begins a tenure in its own WAL, with the image as it is stored and read
+        again."""
         self.settle()
         stored = encode_images([self.log.image()])
         self.log = PartitionLog.from_image(Images("image", stored).image(0))
@@ -295,7 +296,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
         assert recovered.last_stable_offset == self.log.last_stable_offset
         self.log = recovered
 
-    # What must always hold.
+    # Invariants.
 
     @invariant()
     def answers_agree(self) -> None:

@@ -1,4 +1,4 @@
-"""Logs rebuilt around what is lost: what is left keeps its place and its meaning."""
+"""Logs rebuilt around lost slots: the remaining records keep their places and their meaning."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_remaining_records_keep_their_offsets_and_their_meaning(
         assert extent is not None
         assert extent.key == KEY
         assert extent.position <= entry.position
-    # What is lost, and nothing else, was filled, up to the last entry that is left.
+    # Exactly the lost offsets were filled, up to the last entry that is left.
     end = left[-1].last_offset + 1 if left else 0
     gone = {
         offset
@@ -147,7 +147,8 @@ def test_remaining_records_keep_their_offsets_and_their_meaning(
 def check_transactions(
     written: History, lost: set[int], image: PartitionImage, aborted: set[int]
 ) -> None:
-    """A transaction whose marker is left ended as it says; one whose marker is lost is aborted."""
+    """A transaction with a remaining marker ended as the marker says. A transaction whose marker is
+    lost is aborted."""
     ends: dict[tuple[int, int], int] = {}
     for place, entry in enumerate(written.entries):
         if entry.flags & CONTROL_FLAG:

@@ -31,7 +31,7 @@ PADDING = 50
 
 
 class Written:
-    """A partition's log: what was written, and what of it a reader of the table must find."""
+    """A partition's log: the written batches, and the rows that a reader of the table must find."""
 
     def __init__(self) -> None:
         self.pieces: list[StoredBatches] = []
@@ -44,7 +44,7 @@ class Written:
         self._first = 0
 
     def add(self, producer: int, count: int, codec: Compression) -> None:
-        """Producer 0 is none; the others write in transactions."""
+        """Producer 0 stands for no producer. The other producers write in transactions."""
         base = self.next_offset
         values = [b"%d" % (base + number) for number in range(count)]
         records = [NewRecord(value, None) for value in values]
@@ -126,7 +126,7 @@ def logs(draw: st.DrawFn) -> Written:
 
 
 def in_one_array(pieces: Sequence[StoredBatches], between: int) -> list[StoredBatches]:
-    """As another process sends them: side by side, or with some bytes between them."""
+    """The pieces as another process sends them: side by side, or with some bytes between them."""
     parts = [bytes(between) + piece.data for piece in pieces]
     whole = np.frombuffer(b"pickle" + b"".join(parts), np.uint8).copy()
     ends = 6 + np.cumsum([len(part) for part in parts])
@@ -143,7 +143,8 @@ def taken_up(
     upper: int,
     aborted: Sequence[AbortedRange],
 ) -> RollProgress:
-    """In a second step where batches of transactions are among them."""
+    """The batches as the roll takes them up: in a second step if transactional batches are among
+    them."""
     found = roll.try_add(read, upper, aborted)
     if isinstance(found, RollProgress):
         return found
@@ -243,7 +244,7 @@ def test_an_undecodable_piece_may_be_read_again_and_a_damaged_one_not() -> None:
 def test_a_range_that_ends_within_an_object_is_gone_on_from(
     written: Written, data: st.DataObject
 ) -> None:
-    """As where a transaction was open when the first roll was made."""
+    """This happens if a transaction was open when the first roll was made."""
     bounds = {0, written.next_offset}
     for piece in written.pieces:
         bounds |= set(scan([piece]).headers["base_offset"].tolist())

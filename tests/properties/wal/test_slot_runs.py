@@ -1,4 +1,4 @@
-"""Runs of slots say what sets of slots say."""
+"""Runs of slots agree with sets of slots."""
 
 from __future__ import annotations
 

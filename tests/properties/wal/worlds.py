@@ -44,7 +44,8 @@ class Truth:
 
 
 class World:
-    """One bucket, one virtual clock, and the metadata log's part: who owns what."""
+    """One bucket, one virtual clock, and the owners of partitions, as a metadata log would have
+    them."""
 
     def __init__(self, loop: SimulatedLoop, seed: int, rates: FaultRates | None = None) -> None:
         self.clock = SimulatedClock(loop)
@@ -58,7 +59,7 @@ class World:
         self._values = 0
 
     def store(self) -> FaultyStore:
-        """A way to the bucket with faults of its own."""
+        """A store for one process, with its own faults."""
         made = FaultyStore(self.bucket, self.clock, self.entropy, self.rates)
         self.stores.append(made)
         return made
@@ -96,8 +97,8 @@ class World:
     async def recover(
         self, owner: Incarnation | None = None, told: Mapping[Incarnation, Slot] | None = None
     ) -> Recovered:
-        """What the bucket holds of every partition, for an owner that has opened none. `told`: how
-        far leases say that WALs are durable."""
+        """Recover every partition from the bucket, for an owner that has opened none. `told`: the
+        durable ends of WALs that leases tell."""
         return await recover(
             self.patient_store(),
             self.clock,
@@ -120,7 +121,7 @@ class World:
 
 
 class Broker:
-    """One incarnation: partition logs over a WAL, nothing else."""
+    """One incarnation: partition logs over a WAL, and no other parts."""
 
     def __init__(
         self,
@@ -194,7 +195,7 @@ class Broker:
         self.checkpointer.note(slot)
 
     async def run(self) -> None:
-        """Write until stopped or ended; `ended_by` says what ended it."""
+        """Write until stopped or ended. `ended_by` has the reason of the end."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 checkpoints = tasks.create_task(self.checkpointer.run())
@@ -204,7 +205,7 @@ class Broker:
             self.ended_by = group.exceptions[0]
 
     def append(self, partition: TopicPartition, records: int = 1) -> tuple[int, bytes, Slot]:
-        """Append a batch with a value of its own; its offset, the value and the slot."""
+        """Append a batch with a unique value. Returns its offset, the value and the slot."""
         log, value = self.logs[partition], self.world.value()
         if partition not in self.opened:
             self.writer.add(OpeningEntry(log.image()))
