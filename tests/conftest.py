@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis's profiles, foreign programs by name, logging left alone, and a
+"""Settings of all tests: Hypothesis's profiles, foreign programs by name, unchanged logging, and a
 watch over secrets."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ settings.register_profile("nightly", _COMMON, max_examples=5_000)
 
 
 def hypothesis_profile() -> str:
-    """TIDELOG_HYPOTHESIS_PROFILE, else ci where CI is set, else dev."""
+    """TIDELOG_HYPOTHESIS_PROFILE; without it ci if CI is set, and otherwise dev."""
     return os.environ.get("TIDELOG_HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
 
 

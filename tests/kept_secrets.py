@@ -1,7 +1,7 @@
-"""The secrets that tests make, where `tests.secret_watch` finds them. Fixtures keep them here.
+"""The secrets that tests make. Fixtures keep them here, and `tests.secret_watch` finds them.
 
-A secret that an import or a fixture of several tests keeps stays until the process ends, that of
-one test until the test ends.
+A secret of an import or of a fixture for several tests stays until the process ends. The secret of
+one test stays until the test ends.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class KeptSecrets:
         return bool(self._lasting or self._of_test)
 
     def keep(self, secret: str, description: str, *, is_in_urls: bool = False) -> str:
-        """Keep a secret, and give it back.
+        """Keep a secret, and return it.
 
-        With `is_in_urls` tests give it to processes in a URL: arguments may hold it.
+        With `is_in_urls`, tests give it to processes in a URL, so arguments may hold it.
         """
         if len(secret) < LENGTH_MIN:
             raise ValueError(f"{description} is shorter than {LENGTH_MIN} characters")
@@ -82,7 +82,7 @@ class KeptSecrets:
 
 
 KEPT: Final = KeptSecrets()
-"""Those of this process."""
+"""The kept secrets of this process."""
 keep: Final = KEPT.keep
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Found(NamedTuple):
-    """A process, as the kernel tells of it."""
+    """A process, as the kernel describes it."""
 
     pid: int
     parent: int
@@ -17,7 +17,7 @@ class Found(NamedTuple):
 
 
 def find(pid: int) -> Found | None:
-    """None if there is no such process, or what is left of one."""
+    """The process, or None if it does not exist or has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -28,7 +28,7 @@ def find(pid: int) -> Found | None:
 
 
 def find_all() -> Iterator[Found]:
-    """Those that live, stopped ones too."""
+    """All living processes, including stopped ones."""
     for each in Path("/proc").iterdir():
         if each.name.isdecimal() and (found := find(int(each.name))) is not None:
             yield found
@@ -43,7 +43,7 @@ def command_of(pid: int) -> list[str]:
 
 
 def children_with(parent: int, word: str) -> list[int]:
-    """The children of a process whose command holds a word."""
+    """The children of a process whose command contains a word."""
     return [
         each.pid for each in find_all() if each.parent == parent and word in command_of(each.pid)
     ]

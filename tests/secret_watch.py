@@ -1,4 +1,4 @@
-"""A pytest plugin: a test fails if a kept secret (`tests.kept_secrets`) is in what it prints.
+"""A pytest plugin: a test fails if its output contains a kept secret (`tests.kept_secrets`).
 
 It looks at captured output, log records, the output of commands, and the output and the arguments
 of started processes. A failure names the place and never the secret.
@@ -42,7 +42,7 @@ class SecretWatch:
         self._processes.append(_Started(weakref.ref(process), name, files))
 
     def look_at_processes(self) -> None:
-        """Look at what processes have written since the last look, and at their descendants."""
+        """Look at the output of processes since the last look, and at their descendants."""
         for each in self._processes:
             process = each.running()
             for output in each.outputs:
@@ -151,7 +151,7 @@ class _Pipe:
 
 
 def _arguments_below(pid: int) -> Iterator[bytes]:
-    """The arguments of all descendants of a process, where the system tells them."""
+    """The arguments of all descendants of a process, if the system shows them."""
     try:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             for child in (thread / "children").read_text().split():

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback. What it is derived for decides how bytes are carried."""
+"""A TCP proxy on loopback. A subclass decides how bytes are carried."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Carry: TypeAlias = Callable[[socket.socket, socket.socket], None]
 
 
 class TcpProxy(ABC):
-    """Listens on a port of its own and carries every connection to the target.
+    """Listens on a free port and carries every connection to the target.
 
-    The two sockets of a connection are closed when one of its ways ends.
+    When one direction of a connection ends, both sockets are closed.
     """
 
     def __init__(self) -> None:

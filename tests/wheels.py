@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """The output of the command, which a failure shows whole. It sees no checkout on its path."""
+    """The output of the command. A failure shows all of it. The command has no checkout on its
+    path."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(part) for part in command],
@@ -28,7 +29,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def copy_clone(target: Path) -> Path:
-    """A copy of what git tracks or would track."""
+    """A copy of the files that git tracks or would track."""
     tracked = run("git", "ls-files", "-z", "-co", "--exclude-standard", cwd=ROOT).split("\0")
     for name in filter(None, tracked):
         if (ROOT / name).is_file():

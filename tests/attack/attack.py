@@ -21,7 +21,7 @@ class Target:
     topic: str
     """The topic of the well-behaved client, with one partition."""
     sasl: tuple[str, int] | None = None
-    """The listener with SASL, if the attack asks for one."""
+    """The listener with SASL, if the attack needs one."""
 
 
 Run = Callable[[Target], Awaitable[None]]
@@ -29,20 +29,20 @@ Run = Callable[[Target], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One way to starve others."""
+    """One way to starve other clients."""
 
     name: str
     says: str
     """The description: the first line of the function's docstring."""
     run: Run
-    """Attacks until it is cancelled. It may return before: then the attack is over."""
+    """Attacks until it is cancelled. If it returns earlier, the attack is over."""
     seconds: float
     settings: Mapping[str, object] = field(default_factory=dict)
     """The settings with which the broker starts."""
     store: str = "memory"
     """The kind of store: "memory", or "file" for a folder of the test."""
     descriptors_max: int | None = None
-    """RLIMIT_NOFILE of the broker; None: what the system gives."""
+    """RLIMIT_NOFILE of the broker, or None for the system's default."""
     sasl: bool = False
     """Whether the broker has a listener with SASL beside that of the well-behaved client."""
 
@@ -58,7 +58,7 @@ def attack(
     descriptors_max: int | None = None,
     sasl: bool = False,
 ) -> Callable[[Run], Run]:
-    """Make a function an attack. Its name and its docstring are what the report says of it."""
+    """Make a function an attack. The report uses its name and its docstring."""
     if not 0 < seconds <= SECONDS_MAX:
         raise ValueError(f"an attack lasts for up to {SECONDS_MAX:g} s, not {seconds:g}")
 

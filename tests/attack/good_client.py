@@ -1,8 +1,8 @@
-"""A well-behaved client: produces small records and fetches them, and times what it waits for.
+"""A well-behaved client: it produces small records, fetches them, and measures its waiting times.
 
-It begins a round each 20 ms, or when the round before is over. The rounds that were due while one
-took longer count as well, each from the moment at which it was due: so a broker that stands still
-for a second is seen in all the rounds of that second.
+A round begins every 20 ms, or when the round before is over. Rounds that become due during a longer
+one count as well, each from its due time. So a broker that stands still for a second slows down all
+rounds of that second.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Seen:
 
 
 class GoodClient:
-    """One client of a topic with one partition, which it alone writes."""
+    """A client of a topic with one partition, to which no other client writes."""
 
     def __init__(self, address: tuple[str, int], topic: str) -> None:
         self._address = address
@@ -84,8 +84,8 @@ class GoodClient:
             await asyncio.sleep(max(0.0, PERIOD_SECONDS - took))
 
     async def check(self) -> str:
-        """Whether everything that was acknowledged is there, at its offset: what is wrong, or
-        nothing."""
+        """Check that every acknowledged record is there, at its offset. Returns the fault, or an
+        empty text."""
         try:
             async with asyncio.timeout(CHECK_SECONDS_MAX):
                 return "" if await self._reads_back() else "records were lost"
@@ -111,7 +111,8 @@ class GoodClient:
             await client.close()
 
     async def _round_at_last(self, seen: Seen, stopping: asyncio.Event) -> None:
-        """A round; what fails is repeated, as clients do, unless it is to stop."""
+        """Run a round, and repeat it after failures, as clients do, until it succeeds or `stopping`
+        is set."""
         while not seen.failures or not stopping.is_set():
             try:
                 async with asyncio.timeout(REQUEST_SECONDS_MAX):
@@ -130,7 +131,7 @@ class GoodClient:
             await self.close()
         value = (b"%d " % self._rounds).ljust(RECORD_BYTES, b".")
         codec = _CODECS[self._rounds % len(_CODECS)]
-        # Of today: what is old goes by retention, before it is checked.
+        # The timestamp is the present time: retention would delete older records before the check.
         record = NewRecord(value, timestamp=time.time_ns() // 1_000_000)
         batch = encode_batch([record], compression=codec)
         request = produce_request(self._topic, 0, batch, -1, int(REQUEST_SECONDS_MAX * 1000))
@@ -164,6 +165,6 @@ class GoodClient:
 
 
 def _check(error_code: int) -> None:
-    """An error is a failed round, as a connection that ends is one."""
+    """An error fails the round, as a connection that ends does."""
     if error_code:
         raise ConnectionError(f"answered with {ErrorCode(error_code).name}")

@@ -1,4 +1,4 @@
-"""A liveness probe, as an orchestrator sends it: what /healthz says, again and again."""
+"""A liveness probe: asks /healthz again and again, as an orchestrator does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/ATTACKS.md: what each attack did to a well-behaved client, and to the broker."""
+"""docs/ATTACKS.md: the effects of each attack on a well-behaved client and on the broker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Outcome:
     before: Seen
     under: Seen
     memory_mb: tuple[float, float]
-    """The peak before the attack, and under it."""
+    """The peak before the attack, and during it."""
     told: Told
     harm: str = ""
     """The harm to the broker or to acknowledged records; empty if there is none."""
@@ -70,7 +70,7 @@ def rows_of(text: str) -> dict[str, str]:
 
 
 def report(attacks: Mapping[str, Attack], rows: Mapping[str, str], seen_at: str) -> str:
-    """The whole page: the rows of attacks that there still are, and what each of them does."""
+    """The whole page: the rows of attacks that still exist, and a description of each."""
     return (
         _HEAD
         + "".join(f"{rows[name]}\n" for name in attacks if name in rows)

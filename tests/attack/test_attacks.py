@@ -41,7 +41,7 @@ ATTACKS = all_attacks()
 
 @pytest.fixture(scope="module")
 def rows() -> Iterator[dict[str, str]]:
-    """The rows of this run; in the end they take the place of those before."""
+    """The rows of this run. In the end they replace the former rows."""
     renewed: dict[str, str] = {}
     yield renewed
     kept = rows_of(REPORT.read_text()) if REPORT.exists() else {}

@@ -27,7 +27,7 @@ def creation(topic: str, partitions: int) -> bytes:
 
 
 class Wire:
-    """One connection of a raw socket: nothing is read unless it is asked for."""
+    """One connection of a raw socket. It reads only on request."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -49,7 +49,7 @@ class Wire:
         return cls(sock)
 
     async def send(self, data: Buffer) -> None:
-        """Send all of it, as fast as the broker takes it."""
+        """Send all bytes, as fast as the broker takes them."""
         await self._loop.sock_sendall(self.socket, data)
 
     async def receive(self, size: int = 65536) -> bytes:

@@ -43,12 +43,12 @@ class DriverProcess:
         *arguments: str,
         variables: Mapping[str, str] = MappingProxyType({}),
     ) -> DriverProcess:
-        """Start it, with more variables; it says in its moments how far it is."""
+        """Start the process, with more variables. It reports its progress through its moments."""
         environment = {
             **os.environ,
             **variables,
             "PYSPARK_PYTHON": sys.executable,
-            # The workers import what is tested here, not what may be installed.
+            # The workers import the code under test, not an installed package.
             "PYTHONPATH": str(ROOT),
             MOMENTS_VARIABLE: str(moments),
         }
@@ -79,7 +79,7 @@ class DriverProcess:
         return self.process.poll() is not None
 
     def kill(self) -> None:
-        """SIGKILL to all of it."""
+        """SIGKILL to the driver and all its processes."""
         deadline = time.monotonic() + DEATH_SECONDS_MAX
         while found := self.processes():
             assert time.monotonic() < deadline, f"they do not die: {found}"
@@ -96,7 +96,8 @@ class DriverProcess:
             time.sleep(0.01)
 
     def resume(self) -> None:
-        """SIGCONT to all of it: it wakes up and knows nothing of it."""
+        """SIGCONT to the driver and all its processes, which do not notice that they were
+        stopped."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -111,7 +112,7 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 def until(condition: Callable[[], bool], what: Callable[[], str], seconds_max: float) -> None:
-    """Look again and again; AssertionError with `what` when that takes too long."""
+    """Look again and again. Raises AssertionError with `what` when the condition takes too long."""
     deadline = time.monotonic() + seconds_max
     while not condition():
         assert time.monotonic() < deadline, what()

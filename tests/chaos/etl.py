@@ -1,10 +1,10 @@
-"""A streaming ETL in a process of its own, to be killed: one topic in, two out, exactly once.
+"""A streaming ETL in a separate process, which tests kill: one topic in, two out, exactly once.
 
     python -m tests.chaos.etl STORE BOOTSTRAP FOLDER [OUTPUT]
 
-FOLDER keeps its checkpoint. It runs until it is ended. With OUTPUT it derives what is there, then
-reads both topics as a batch, and writes their rows to that file as lines of JSON. The variable
-CLIENT_PROPERTIES names a file with the properties of connections to a closed cluster.
+FOLDER keeps its checkpoint. It runs until a test ends it. With OUTPUT it derives the present
+inputs, then reads both topics as a batch, and writes their rows to that file as lines of JSON. The
+variable CLIENT_PROPERTIES names a file with the properties of connections to a closed cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.authenticate.socketTimeout": "300s",
-    # Who was stopped for long is not to be given up for that.
+    # A process that a test stops for long must not be given up.
     "spark.network.timeout": "1200s",
 }
 

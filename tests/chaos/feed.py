@@ -1,4 +1,4 @@
-"""The input of the ETL: numbered records, from a thread of its own or on demand."""
+"""The input of the ETL: numbered records, from a separate thread or on demand."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Feed:
         self._thread: threading.Thread | None = None
 
     def send(self, count: int) -> None:
-        """So many more, in turn to the partitions, and wait until they are durable."""
+        """Send this many more, to the partitions in turn, and wait until they are durable."""
         self._send(count)
         self._flush()
 
     def start(self) -> None:
-        """A burst again and again, whatever becomes of the broker."""
+        """Send bursts again and again, even while the broker is away."""
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def stop(self) -> None:
-        """No more; and wait until what was sent is durable."""
+        """Stop sending, and wait until all sent records are durable."""
         if self._thread is not None:
             self._over.set()
             self._thread.join()
@@ -56,7 +56,7 @@ class Feed:
         self._over.wait(seconds)
 
     def give_up(self) -> None:
-        """No more, whatever becomes of what was sent: the test has failed."""
+        """Stop without waiting for sent records: the test has failed."""
         if self._thread is not None:
             self._over.set()
             self._thread.join()

@@ -1,12 +1,12 @@
-"""Moments of Spark's Python processes that a test watches: each is noted, and at one that the test
-has asked for the process stops itself, until the test kills it or wakes it up.
+"""Moments of Spark's Python processes that a test watches. Each process notes its moments. At a
+moment that the test has ordered, it stops itself until the test kills it or wakes it up.
 
-A process of Spark's has many lives: it is forked, reused, killed, and no child of the test. So the
-messages to the test lie in a folder that the environment names:
+Spark's processes are forked, reused and killed, and are no children of the test. So the messages to
+the test lie in a folder that the environment names:
 
     notes        a line for each moment that came: moment, batch, process, driver
-    orders/      the moments at which the next process is to stop, each with a batch to begin with
-    held/        an order that a process has taken: it is stopped there, or about to be
+    orders/      the moments at which the next process is to stop, each with a first batch
+    held/        an order that a process has taken: the process has stopped, or is about to stop
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Moments:
 
     @classmethod
     def of_environment(cls, batch: int) -> Moments:
-        """As the test that has started the driver says."""
+        """The moments' folder, as the test that has started the driver sets it."""
         return cls(Path(os.environ[MOMENTS_VARIABLE]), batch)
 
     def hit(self, point: CrashPoint) -> None:
@@ -50,7 +50,8 @@ class Moments:
         self.pass_by(point.value)
 
     def pass_by(self, moment: str) -> None:
-        """Note it, and stop if that is ordered. Of several processes one takes the order."""
+        """Note the moment, and stop if the test has ordered it. If several processes come, one
+        takes the order."""
         self.note(moment)
         order = self._folder / "orders" / moment
         held = self._folder / "held" / ".".join(map(str, self._seen(moment)))
@@ -67,7 +68,7 @@ class Moments:
         line = "\t".join(map(str, self._seen(moment))).encode() + b"\n"
         notes = os.open(self._folder / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            # One write, so that processes do not write into each other's lines.
+            # One write, so that the lines of several processes do not mix.
             os.write(notes, line)
         finally:
             os.close(notes)

@@ -1,5 +1,5 @@
-"""What an exactly-once sink must survive on purpose, each for real: a task that stages twice, a
-commit that is repeated, two at once, one that wakes up in the next batch, a driver that does."""
+"""Failures that an exactly-once sink must survive, each caused for real: a task that stages twice,
+a repeated commit, two commits at once, and a task or a driver that wakes up in the next batch."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def world(running: World) -> World:
-    """One ETL for all of these tests, idle, with all that it was fed derived."""
-    # What is aborted comes first: behind the others it would be a batch of nothing, at any time.
+    """One ETL for all of these tests, idle, which has derived all its inputs."""
+    # Aborted records come first: behind the others they could become an empty batch at any time.
     running.abort_some()
     running.feed.send(RECORDS)
     running.await_idle()

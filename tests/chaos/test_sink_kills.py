@@ -34,7 +34,7 @@ COLLECTING = {
 }
 """Adopted batches are rolled and rolled ones deleted, while processes die."""
 BETWEEN_THE_COMMITS = (CrashPoint.SINK_COMMITTED, CrashPoint.SINK_FOUND)
-"""A batch is committed in the bucket, and Spark's commit log does not have it."""
+"""Points at which a batch is committed in the bucket, but not in Spark's commit log."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Killer:
         self.world.start_driver()
 
     def call(self, point: CrashPoint) -> None:
-        """The process of a commit call alone; its driver cannot go on without it."""
+        """Kill the process of a commit call alone. Its driver cannot go on without it."""
         self.world.orders.hold(point.value)
         send(self.world.held(point.value).pid, signal.SIGKILL)
         self.kills["commit call"] += 1
@@ -80,7 +80,7 @@ class Killer:
         self.world.await_moment(CrashPoint.SINK_COMMITTED.value, note.batch)
 
     def any_worker(self) -> None:
-        """One of the executor's Python workers at a moment of chance."""
+        """Kill one of the executor's Python workers at a random moment."""
         self._await_batches(1)
         workers: list[int] = []
 
@@ -113,7 +113,7 @@ class Killer:
         self._await_batches(1)
 
     def _await_batches(self, count: int) -> None:
-        """So many more, and then up to a batch's time."""
+        """Wait for this many more batches, and then for up to a batch's time."""
         committed = CrashPoint.SINK_COMMITTED.value
         self.world.await_moment(committed, count=self.world.orders.count(committed) + count)
         self.world.feed.rest(self.chance.uniform(0, 0.5))
@@ -150,7 +150,8 @@ def test_each_input_is_in_both_topics_once_whichever_process_is_killed(tmp_path:
 
 
 def plan(killer: Killer) -> list[Callable[[], None]]:
-    """The kills, in order. Those at the same point in a row meet a batch that is repeated again."""
+    """The kills, in order. A kill that repeats the point of the one before meets a batch that is
+    repeated already."""
     return [
         killer.staging_worker,
         lambda: killer.driver(CrashPoint.SINK_COMMITTED),
@@ -176,13 +177,14 @@ def plan(killer: Killer) -> list[Callable[[], None]]:
 
 
 def sum_of(kills: Counter[str]) -> int:
-    """Processes that were killed; those between the commits are drivers."""
+    """The number of killed processes. Those killed between the commits are drivers, and count
+    once."""
     return kills.total() - kills["between the commits"]
 
 
 def check_that_leftovers_go(world: World) -> None:
-    """Dead tasks and repeated batches have left staged objects that no batch has adopted. When what
-    was adopted is in the tables too, all of them go."""
+    """Dead tasks and repeated batches have left staged objects that no batch has adopted. When the
+    adopted records are in the tables too, all staged objects are deleted."""
     failed = {
         note.batch
         for note in world.orders.notes()

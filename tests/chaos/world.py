@@ -32,7 +32,7 @@ from tidelog.wal.format.staged_format import StagedIndex
 from tidelog.wal.write.staging import read_staged_index
 
 SECONDS_MAX = 600.0
-"""Of whatever is waited for: a machine may be busy."""
+"""The limit of every wait, since a machine may be busy."""
 GAVE_UP_MAX = 10
 SETTINGS: Mapping[str, object] = {
     "offsets.topic.num.partitions": 2,
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 class World:
-    """One ETL, which has had many drivers and brokers."""
+    """One ETL with all its drivers and brokers, one after the other."""
 
     def __init__(self, folder: Path, settings: Mapping[str, object] = SETTINGS) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class World:
         self.feed = Feed(self._listen)
         self.orders = Orders(folder / "moments")
         self.drivers: list[DriverProcess] = []
-        """All that were ever started; the last one is the present one."""
+        """All drivers that were ever started. The last one is the present one."""
         self.gave_up = 0
         """Drivers that ended by themselves and were started again."""
         self._audited = (-1, frozenset[bytes]())
@@ -102,18 +102,18 @@ class World:
 
     @property
     def driver(self) -> DriverProcess:
-        """The present one."""
+        """The present driver."""
         return self.drivers[-1]
 
     def start_driver(self, *output: str) -> DriverProcess:
-        """From the checkpoint. Other drivers are left as they are."""
+        """Start a driver from the checkpoint. Earlier drivers are left as they are."""
         moments = self.orders.folder
         arguments = (self.store, self._listen, str(self.folder), *output)
         self.drivers.append(DriverProcess.start(self.folder / "etl.log", moments, *arguments))
         return self.driver
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for what the ETL is to do. A driver that ends by itself is started again."""
+        """Wait until the ETL fulfils a condition. A driver that ends by itself is started again."""
 
         def holds() -> bool:
             if condition():
@@ -127,7 +127,7 @@ class World:
         until(holds, lambda: self._said(what), SECONDS_MAX)
 
     def await_end(self, driver: DriverProcess) -> int:
-        """Of a driver that cannot go on: its exit code."""
+        """Wait for the end of a driver that cannot go on. Returns its exit code."""
         until(driver.is_dead, lambda: self._said("the driver does not end"), SECONDS_MAX)
         return driver.process.wait()
 
@@ -158,7 +158,7 @@ class World:
         tails = (log_tail(self.folder / name) for name in ("broker.log", "etl.log"))
         return "\n".join((what, notes, *tails))
 
-    # --- what must hold ---
+    # --- invariants ---
 
     def expected(self) -> frozenset[bytes]:
         """The records that each of the two topics must have in the end."""
@@ -179,7 +179,7 @@ class World:
         return frozenset(one)
 
     def await_all_derived(self) -> None:
-        """Until both topics have all that was sent; what is seen on the way must be right too."""
+        """Wait until both topics have all outputs. Every state on the way is audited too."""
 
         def is_all_there() -> bool:
             noted = len(self.orders.notes())
@@ -201,7 +201,7 @@ class World:
         self.until(is_noted, "Spark does not note the last batch")
 
     def check_as_consumer(self) -> list[Row]:
-        """A read_committed consumer gets what was sent, once, in both topics; its rows."""
+        """A read_committed consumer gets every output once, in both topics. Returns its rows."""
         rows = []
         for topic in TOPICS:
             found = consume(self._listen, topic)
@@ -211,7 +211,7 @@ class World:
         return sorted(rows)
 
     def derive_and_read(self) -> list[Row]:
-        """A last driver derives what there is, and reads both topics as a batch."""
+        """A last driver derives the remaining inputs, and reads both topics as a batch."""
         output = self.folder / "read.jsonl"
         self.start_driver(str(output))
         code = self.await_end(self.driver)

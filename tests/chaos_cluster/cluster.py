@@ -16,7 +16,7 @@ from tidelog.localstack.ports import free_ports
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
-    # Of members that are killed; those of the classic protocol choose it.
+    # The sessions of members that are killed. Members of the classic protocol choose theirs.
     "group.consumer.session.timeout.ms": 10_000,
     "group.consumer.min.session.timeout.ms": 10_000,
     "offsets.topic.num.partitions": 6,
@@ -26,9 +26,10 @@ PAUSE_SECONDS = (1.0, 14.0)
 """Stops below and above the session timeout: in the longer ones the broker is fenced."""
 DEATHS = ("kill", "kill", "kill", "pause", "pause", "kill two", "stop")
 CUTS = ("cut store", "cut store", "cut address", "cut address", "kill")
-"""A broker that is not reached may reach the others, and the other way round."""
+"""Cuts hold one direction of the traffic to the store or to one broker. A broker may then reach
+others that do not reach it."""
 ROTATIONS = (*DEATHS, "rotate", "rotate", "rotate")
-"""With new certificates for the brokers, which some of them take at once, and the others soon."""
+"""Also new certificates for the brokers: some brokers take them at once, and the others soon."""
 WAYS = ((REQUESTS,), (ANSWERS,), BOTH)
 
 
@@ -49,7 +50,8 @@ class Cluster:
         doors = 1 if protection is None else len(LISTENERS)
         ports = free_ports(count * doors)
         self._ports = [ports[number::count] for number in range(count)]
-        """Of each broker: for clients, and for brokers if those have a listener of their own."""
+        """The ports of each broker: for clients, and for brokers if these have a separate
+        listener."""
         self._addresses = [Link(port) for port in ports]
         """The ways to the brokers, of all first ports, then of all second ones."""
         self._ways_to_store: list[Link] = []
@@ -84,8 +86,8 @@ class Cluster:
         return "\n".join(log_tail(self._log(number)) for number in range(len(self._ports)))
 
     def harm(self, chance: random.Random, gone: threading.Event) -> None:
-        """One fault: kill -9, SIGSTOP and SIGCONT, SIGTERM, or a cut. What ended is started
-        again."""
+        """Cause one fault: kill -9, SIGSTOP and SIGCONT, SIGTERM, or a cut. Processes that ended
+        are started again."""
         fault = chance.choice(self._faults)
         self.faults.append(fault)
         if fault.startswith("cut"):
@@ -115,14 +117,15 @@ class Cluster:
             self._start(number)
 
     def rotate(self, hastened: Sequence[int]) -> None:
-        """Give the brokers another certificate; the hastened ones get a signal to take it."""
+        """Give the brokers another certificate. The hastened ones get a signal to take it at
+        once."""
         assert self.protection is not None
         self.protection.rotate()
         for number in hastened:
             self._brokers[number].process.send_signal(signal.SIGHUP)
 
     def mend(self) -> None:
-        """Start again what has ended by itself."""
+        """Start processes again that have ended by themselves."""
         for number, broker in list(self._brokers.items()):
             if broker.process.poll() is not None:
                 self.ended.append(log_tail(self._log(number)).strip().splitlines()[-1])
@@ -158,7 +161,7 @@ class Cluster:
         )
 
     def _way_to(self, store: str) -> str:
-        """The store's address by a way of its own. A folder has none."""
+        """The store's address through a separate link. A folder has none."""
         found = re.search(r"127\.0\.0\.1:(\d+)", store)
         if found is None:
             return store

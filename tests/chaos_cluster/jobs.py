@@ -21,12 +21,12 @@ KEYS = 12
 
 
 def topics_of(job: str) -> tuple[str, str]:
-    """The two topics that a job derives. Those of Spark's query are its own."""
+    """The two topics that a job derives. Spark's query has others."""
     return TOPICS if job == "spark" else (f"{job}-left", f"{job}-right")
 
 
 class DerivingJob(ABC):
-    """A job's process, and what it derives from input N."""
+    """A job's process, and the outputs that it derives from input N."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,11 +38,11 @@ class DerivingJob(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """kill -9 of all of it."""
+        """kill -9 of all processes of the job."""
 
     @abstractmethod
     def inject_fault(self, chance: random.Random) -> None:
-        """kill -9 of all or a part of it; what was killed is started again."""
+        """kill -9 of all or some processes of the job, which are then started again."""
 
     @abstractmethod
     def revive(self) -> None:

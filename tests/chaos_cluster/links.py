@@ -18,7 +18,7 @@ BOTH: Final = (REQUESTS, ANSWERS)
 class Link(TcpProxy):
     """A way to a port that can be cut.
 
-    A cut holds the bytes of a direction, and the ends of connections too. So neither side learns of
+    A cut holds the bytes of a direction, and the ends of connections too, so neither side notices
     it. After the cut the held bytes arrive: a late request takes effect then.
     """
 
@@ -31,7 +31,7 @@ class Link(TcpProxy):
         self.start()
 
     def cut(self, *ways: str) -> None:
-        """Hold what goes to the target (REQUESTS) or comes from it (ANSWERS)."""
+        """Hold the bytes to the target (REQUESTS) or from it (ANSWERS)."""
         for way in ways:
             self._passes[way].clear()
 

@@ -28,7 +28,7 @@ CHECK_MS: Final = 500
 
 
 class Protection:
-    """The certificates, the users and the rules of a cluster, and what clients need to know."""
+    """The certificates, users and rules of a cluster, and the properties of its clients."""
 
     def __init__(self, folder: Path, check_ms: int = CHECK_MS) -> None:
         self._folder = folder
@@ -95,8 +95,8 @@ class Protection:
         }
 
     def files(self, user: str) -> dict[str, str]:
-        """Variables that name files with a client's properties: by confluent-kafka's names, and by
-        those of Kafka's Java client."""
+        """Variables that name files with a client's properties: under confluent-kafka's names, and
+        under those of Kafka's Java client."""
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"
         login = f'{module} required username="{user}" password="{_password(user)}";'
         java = {
@@ -112,7 +112,8 @@ class Protection:
         }
 
     def allow_jobs(self, bootstrap: str, topics: Sequence[str], jobs: Sequence[str]) -> None:
-        """Let the user JOBS use these topics, and what jobs of these names call theirs."""
+        """Allow the user JOBS these topics, and the groups and transactional ids of the jobs with
+        these names."""
         rules = [_rule(ResourceType.TOPIC, topic) for topic in topics]
         for job in jobs:
             prefixed = ResourcePatternType.PREFIXED

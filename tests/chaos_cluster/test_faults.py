@@ -1,6 +1,6 @@
-"""Three brokers on one store: exactly-once jobs of librdkafka, Java, Kafka Streams and Spark while
-brokers and jobs are killed, stopped and cut off. Each input has its outputs once, in order, and
-nothing aborted is seen. One of the clusters is closed, and its certificates change."""
+"""Three brokers on one store. Exactly-once jobs of librdkafka, Java, Kafka Streams and Spark run
+while brokers and jobs are killed, stopped and cut off. Each input has its outputs once, in order,
+and no aborted record is seen. One of the clusters is closed, and its certificates change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FAULT_SECONDS = 10.0
 START_SECONDS = 600.0
 SETTLE_SECONDS = 300.0
 SEND_SECONDS = 0.1
-"""Between two inputs: workers that are killed again and again keep up with them."""
+"""Seconds between two inputs. Workers that are killed again and again can follow this pace."""
 PARTITIONS = 6
 OUTPUT_PARTITIONS = 2
 STORY = ("confluent-kafka", "confluent-kafka-consumer", "java", "streams")
@@ -55,7 +55,8 @@ CACHE = Path(__file__).parents[2] / ".cache"
 
 
 class Feeder(threading.Thread):
-    """Sends numbers until it is told to end; each acknowledged, as the client repeats them."""
+    """Sends numbers until it is told to end. The client repeats each number until it is
+    acknowledged."""
 
     def __init__(self, connection: dict[str, str]) -> None:
         super().__init__()
@@ -156,7 +157,7 @@ class Reader(threading.Thread):
 
 
 class Intruder(threading.Thread):
-    """A user without permissions, who asks for the inputs again and again."""
+    """A user without permissions, which asks for the inputs again and again."""
 
     def __init__(self, connection: dict[str, str]) -> None:
         super().__init__()
@@ -171,7 +172,7 @@ class Intruder(threading.Thread):
             consumer = Consumer(self._connection)
             consumer.assign([TopicPartition(SOURCE, number, 0) for number in range(PARTITIONS)])
             with contextlib.suppress(KafkaException):
-                # It may find no broker for some seconds.
+                # The client may find no broker for some seconds.
                 topic = consumer.list_topics(SOURCE, timeout=10).topics[SOURCE]
                 self.seen += list(topic.partitions)
                 if topic.error == KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -263,7 +264,7 @@ def create_topics(cluster: Cluster, jobs: Sequence[str]) -> None:
     if cluster.protection is not None:
         connection |= cluster.protection.client(ADMIN)
         topics = [SOURCE, *(topic.topic for topic in outputs)]
-        # Spark's query has a name of its own.
+        # Spark's query has a name that differs from its job's.
         cluster.protection.allow_jobs(cluster.bootstrap, topics, [*jobs, QUERY])
     admin = AdminClient(connection)
     for created in admin.create_topics([NewTopic(SOURCE, PARTITIONS), *outputs]).values():

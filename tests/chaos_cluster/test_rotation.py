@@ -42,7 +42,7 @@ class Load(threading.Thread):
         self.errors: list[str] = []
         self.found: list[int] = []
         self.connects: dict[str, int] = {}
-        """Of the producer: how often it has connected, by broker."""
+        """How often the producer has connected, by broker."""
         self._ends = threading.Event()
         watched = {**connection, "error_cb": lambda error: self.errors.append(str(error))}
         self._producer = Producer(

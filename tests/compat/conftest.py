@@ -51,7 +51,7 @@ def kafka_lib(require_tool: RequireTool) -> Path:
 
 @pytest.fixture(scope="session")
 def first_version_lib(require_tool: RequireTool) -> Path:
-    """The Java client that speaks the first version of transactions, whatever the broker offers."""
+    """The Java client, restricted to the first version of transactions."""
     require_tool("java")
     require_tool("mvn")
     return client_jars(CACHE, FIRST_VERSION_JAVA)

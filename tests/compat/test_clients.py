@@ -1,4 +1,4 @@
-"""Every client, unmodified: what it produces others read, what others produced it reads."""
+"""Every client, unmodified, reads the records of all others and of itself."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def assert_same_records(sent: list[Record], seen: list[Record]) -> None:
 
 
 def records_for(client: Client, codec: str) -> list[Record]:
-    """What the client can produce: kcat takes a file a record, and neither a null value nor an
-    empty file or key."""
+    """The records that the client can produce. kcat takes a file a record, and neither a null value
+    nor an empty file or key."""
     if client.name != "kcat":
         return sample()
     return [r for r in sample() if r.value and r.key != b""][: 6 * PARTITIONS]

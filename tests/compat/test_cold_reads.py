@@ -1,5 +1,5 @@
-"""What was rolled into segments, read by foreign clients through a broker that has nothing of it in
-memory, and row by row by other engines from the same bucket."""
+"""Foreign clients read segments through a broker that has no records in memory. Other engines read
+the same rows from the bucket."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLIENTS = ("confluent-kafka", "aiokafka", "kafka-python", "java", "kafkajs", "kc
 TOPICS = ("by-producers", "by-broker")
 STAMP = 1_700_000_000_000
 LOG_APPEND_TIME = 2
-"""confluent-kafka's name for it."""
+"""The value that confluent-kafka gives for log append time."""
 
 pytestmark = pytest.mark.compat
 
@@ -68,7 +68,8 @@ class Written:
 def produce(
     producer: Producer, written: Written, records: list[Record], *, counts: bool = True
 ) -> None:
-    """Send records dated from STAMP on; remember those that count where they are acknowledged."""
+    """Send records with timestamps from STAMP on. Remember the acknowledged records that were not
+    aborted."""
     for number, record in enumerate(records):
 
         def remember(error: object, message: Message, record: Record = record) -> None:
@@ -128,7 +129,7 @@ def flush(bootstrap: str, topic: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ColdBroker:
-    """A broker that was started on a bucket whose topics lie in their tables."""
+    """A broker started on a bucket whose topics lie in their tables."""
 
     process: BrokerProcess
     bucket: Path
@@ -153,7 +154,7 @@ def cold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ColdBroker]:
         admin = AdminClient({"bootstrap.servers": first.kafka})
         for name in TOPICS:
             by_broker = {"message.timestamp.type": "LogAppendTime"}
-            # A fixed and old time must not make retention remove what is to be read.
+            # Retention must not remove the records, whose timestamps are old.
             configs = {"retention.ms": "-1", **(by_broker if name == "by-broker" else {})}
             new = NewTopic(name, num_partitions=PARTITIONS, config=configs)
             admin.create_topics([new])[name].result(30)
@@ -276,7 +277,7 @@ def test_engines_read_the_same_rows_from_the_bucket(
 
 
 def check_rows(cold: ColdBroker, read: Reader, topic: str) -> None:
-    """Hold a topic's table, as an engine reads it, to what producers were told."""
+    """Compare the rows that an engine reads with the records that producers got acknowledged."""
     tables = {}
     for log in cold.bucket.glob(f"topics/*/_delta_log/{0:020d}.json"):
         actions = [json.loads(line) for line in log.read_text().splitlines()]

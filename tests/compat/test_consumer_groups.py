@@ -28,7 +28,7 @@ CLIENTS = ("confluent-kafka", "java")
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 1000,
     "group.consumer.heartbeat.interval.ms": 500,
-    # Short, for those who wait for a member's death; long, for members on a busy machine.
+    # Short for tests that wait for a member's death, but long enough for members on a busy machine.
     "group.consumer.session.timeout.ms": 15_000,
 }
 PROTOCOL = {"group_protocol": CONSUMER}
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.compat
 
 @pytest.fixture(scope="module")
 def consumer_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker whose members hear soon of what is new."""
+    """A broker whose members learn soon of changes."""
     folder = tmp_path_factory.mktemp("consumer-groups")
     (folder / "bucket").mkdir()
     url = f"file://{folder / 'bucket'}"
@@ -121,7 +121,7 @@ def test_groups_and_offsets_survive_the_death_of_the_broker(
 
 
 def test_members_go_on_when_their_broker_dies_and_comes_back(tmp_path: Path) -> None:
-    """Both keep what they have: nothing is revoked, and no record is missing."""
+    """Both members keep their partitions: none is revoked, and no record is missing."""
     (tmp_path / "bucket").mkdir()
     url, log = f"file://{tmp_path / 'bucket'}", tmp_path / "log"
     broker = BrokerProcess.start(url, log, settings=SETTINGS)
@@ -187,7 +187,8 @@ def test_a_java_member_shares_with_another_and_is_missed_when_it_dies(
 def test_members_choose_an_assignor_of_the_server(
     consumer_broker: BrokerProcess, assignor: str, expected: dict[int, int]
 ) -> None:
-    """Of two topics with one and three partitions: evenly over both, or each by itself."""
+    """The topics have one and three partitions. An assignor spreads both topics evenly, or each
+    topic by itself."""
     few, more = f"few-{assignor}", f"more-{assignor}"
     create_topics(consumer_broker.kafka, **{few: 1, more: 3})
     options = {"group_remote_assignor": assignor, **PROTOCOL}
@@ -258,7 +259,7 @@ def test_members_restarted_one_by_one_take_their_group_to_the_other_protocol_and
         return Librdkafka(bootstrap, name, [name], "member", **protocol)
 
     def read_all(end: int, *members: Librdkafka) -> None:
-        """Everybody has its share, and what comes now is read by one of them."""
+        """Wait until each member has a share, and the members together have read all records."""
         held = lambda: [place for each in members for place in each.assigned()]  # noqa: E731
         until(lambda: len(held()) == len(set(held())) == 4, "each partition has one owner")
         until(lambda: all(each.assigned() for each in members), "each member has a share")
@@ -323,7 +324,7 @@ def test_kafkas_group_tool_lists_describes_resets_and_deletes(
 def test_kafkas_deserializers_read_the_internal_topic(
     consumer_broker: BrokerProcess, kafka_lib: Path
 ) -> None:
-    """Its formatters print groups and offsets only, and pass over what else they know."""
+    """Kafka's formatters print groups and offsets only, and skip the other kinds of records."""
     create_topics(consumer_broker.kafka, read=1)
     produce(consumer_broker.kafka, "read", 1, 20)
     group_members.confluent(consumer_broker.kafka, "read", "read", 20, CONSUMER)

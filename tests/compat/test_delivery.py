@@ -1,5 +1,5 @@
-"""What each guarantee is worth, by contrast: where it promises less, the loss or the duplicate is
-shown to happen; with the next stronger one, at the same moment, it does not."""
+"""The guarantees compared: with each guarantee but the strongest, the test shows the loss or the
+duplicate that it permits. With the next stronger guarantee, the same death causes none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Sender = Callable[[bytes], None]
 
 
 def confluent_sender(bootstrap: str, *, is_idempotent: bool) -> Sender:
-    """A producer that repeats what was not acknowledged."""
+    """A producer that repeats batches that were not acknowledged."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -76,8 +76,8 @@ def kafka_python_sender(bootstrap: str, *, is_idempotent: bool) -> Sender:
 
 
 class BrokerBehindProxy:
-    """A broker that tells its clients the proxy's address; it can be killed when an answer is lost,
-    and started again."""
+    """A broker that advertises the proxy's address. The test can kill it when an answer is lost,
+    and start it again."""
 
     def __init__(self, folder: Path, proxy: LossyProxy) -> None:
         (folder / "bucket").mkdir()

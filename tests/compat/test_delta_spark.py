@@ -1,4 +1,5 @@
-"""Delta Lake's own engine, delta-spark, reads tables as all others do, and is kept from writing."""
+"""Delta Lake's own engine, delta-spark, reads tables as other engines do, and refuses to write
+them."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def test_delta_spark_reads_from_a_checkpoint_without_the_earlier_log(
 def test_delta_spark_skips_segments_by_their_statistics(
     bucket: Bucket, delta_spark: SparkSession
 ) -> None:
-    # What lies below is not even looked at.
+    # The engine does not even open the segments below.
     for path in Path(bucket.table).glob("partition=2/*.parquet"):
         if int(path.name[:20]) < 700:
             path.unlink()

@@ -65,7 +65,7 @@ def test_pyright_finds_nothing_in_the_examples_in_strict_mode(
 
 
 def test_mypy_finds_nothing_in_the_examples_in_strict_mode(tmp_path: Path) -> None:
-    # As of an installed package, mypy reports no errors of imported modules.
+    # mypy reports no errors of imported modules, as for an installed package.
     options = ["--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *options, str(EXAMPLES)],

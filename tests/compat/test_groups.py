@@ -70,7 +70,7 @@ def create_topics(bootstrap: str, **partitions: int) -> None:
 
 
 def produce(bootstrap: str, topic: str, partitions: int, count: int) -> None:
-    """So many records in each partition."""
+    """Produce this many records to each partition."""
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(count * partitions):
         producer.produce(topic, value=b"%d" % number, partition=number % partitions)
@@ -78,7 +78,7 @@ def produce(bootstrap: str, topic: str, partitions: int, count: int) -> None:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for what other threads do."""
+    """Wait for the effects of other threads."""
     deadline = time.monotonic() + SECONDS_MAX
     while not condition():
         assert time.monotonic() < deadline, what
@@ -143,7 +143,7 @@ def test_members_go_on_when_their_broker_dies_and_comes_back(tmp_path: Path) -> 
 
 
 class Librdkafka:
-    """A confluent-kafka consumer in a thread of its own, which commits all that it reads."""
+    """A confluent-kafka consumer in a separate thread, which commits all that it reads."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Librdkafka:
 
 
 class KafkaPythonMember:
-    """A kafka-python consumer in a thread of its own."""
+    """A kafka-python consumer in a separate thread."""
 
     def __init__(
         self, bootstrap: str, group: str, topics: Sequence[str], client_id: str, assignor: Any
@@ -301,7 +301,7 @@ ASSIGNORS = {
     ],
 )
 def test_assignors_agree_with_the_worked_examples(tmp_path: Path, library: str, case: str) -> None:
-    """On a broker of its own, since the examples' topics have names and sizes of their own."""
+    """This test has a broker to itself, since the examples fix the topics' names and sizes."""
     topics, subscriptions, expected = WORKED_EXAMPLES[case]
     assignor = case.partition("-")[0]
     if library == "confluent-kafka" and assignor == "sticky":

@@ -1,6 +1,6 @@
-"""Two transactional producers, one of each version of the protocol, and a plain one write to one
-partition in any order, which is flushed into its table now and then: foreign readers see what a
-model of the log says, and the last stable offset is exact at every step."""
+"""Foreign readers agree with a model of the log, and the last stable offset is exact at every step.
+Two transactional producers, one of each version of the protocol, and a plain one write to one
+partition in any order. A flush moves decided records into the table now and then."""
 
 from __future__ import annotations
 
@@ -158,13 +158,14 @@ class Interleaving:
                 await self.flush()
 
     async def end_all(self) -> None:
-        """End what is open, and write one more record of which the readers' end is known."""
+        """End the open transactions, and write one more record, at which the readers stop."""
         while self._begun:
             await self._finish(self._begun[0])
         await self._step(None, b"last")
 
     async def flush(self) -> None:
-        """From here on what is decided is read from the table, what follows from the WAL."""
+        """Flush: from here on readers get decided records from the table, and later ones from the
+        WAL."""
         [found] = await flush_topic(self._client, self._topic, int(SECONDS_MAX * 1000))
         assert found.refusal is None
         stable, end = self.model.last_stable_offset, self.model.end

@@ -25,7 +25,8 @@ MAIN = "org.apache.kafka.connect.mirror.MirrorMaker"
 LOOKS_MAX = 240
 LOOK_SECONDS = 0.5
 # By default MirrorMaker looks at groups each minute, and notes an offset each hundred records. It
-# keeps the notes in a topic of the old cluster, with three replicas; the test's has one broker.
+# keeps the notes in a topic of the old cluster, with three replicas by default, but the test's
+# cluster has one broker.
 QUICKLY = """
 offset-syncs.topic.replication.factor = 1
 emit.checkpoints.interval.seconds = 1
@@ -63,7 +64,7 @@ def read_on(bootstrap: str, seen: set[tuple[int, int]], count: int) -> None:
 
 @contextmanager
 def mirroring(lib: Path, folder: Path, old: str, new: str) -> Iterator[Callable[[], str]]:
-    """MirrorMaker with the tutorial's file; gives what it has logged."""
+    """Run MirrorMaker with the tutorial's file. Yields a function that returns its log."""
     found = re.search(r'```properties title="mirror.properties"\n(.*?)```', PAGE.read_text(), re.S)
     assert found is not None
     text = found[1].replace("= OLD", f"= {old}").replace("= NEW", f"= {new}")

@@ -1,4 +1,4 @@
-"""A key's partition is the same from whatever client it comes."""
+"""All clients choose the same partition for a key."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ POLLS_MAX = 60
 
 
 def consumed(address: tuple[str, int], isolation: str, count: int) -> list[tuple[int, int, bytes]]:
-    """Partition, offset and value of so many records, and of what comes right behind them."""
+    """Partition, offset and value of `count` records, and of further records that follow at
+    once."""
     consumer = Consumer(
         {
             "bootstrap.servers": f"{address[0]}:{address[1]}",

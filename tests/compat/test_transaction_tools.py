@@ -1,4 +1,4 @@
-"""Apache Kafka's kafka-transactions.sh against a broker in whose partitions transactions hang."""
+"""Apache Kafka's kafka-transactions.sh against a broker with hanging transactions."""
 
 from __future__ import annotations
 

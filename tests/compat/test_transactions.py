@@ -1,5 +1,5 @@
 """Exactly once through foreign clients, unmodified: a worker moves records from one topic to two
-others in transactions, aborts some on purpose, and dies, as the broker does, at any moment."""
+others in transactions, and aborts some on purpose. The worker and the broker die at any moment."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
 
 
 class Worker:
-    """A process that says, a word a line, how far it has come. It is started again whenever it ends
-    by itself: libraries give up after errors that they call fatal."""
+    """A process that reports its progress, a word a line. A worker that ends by itself is started
+    again: libraries give up after errors that they call fatal."""
 
     def __init__(
         self, command: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None
@@ -102,7 +102,7 @@ class Worker:
             self.start()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Until the worker, or what follows of its work, has come so far."""
+        """Wait until the condition holds, and restart a worker that has ended."""
 
         def holds() -> bool:
             self.revive()
@@ -114,7 +114,7 @@ class Worker:
 
 class Stage:
     """A broker that can be killed and started again on the same bucket and port, its topics, and
-    what was put into the first of them."""
+    the number of inputs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -150,7 +150,7 @@ class Stage:
         return self.broker.process.poll() is not None
 
     def feed(self, count: int) -> None:
-        """So many more records, numbered on, in turn into the partitions."""
+        """Produce this many more records, with the next numbers, to the partitions in turn."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
         for number in range(self.inputs, self.inputs + count):
             key, value = b"%d" % (number % KEYS), b"%d" % number
@@ -159,7 +159,7 @@ class Stage:
         self.inputs += count
 
     def sources(self) -> dict[Place, int]:
-        """Where the source ends."""
+        """The ends of the source's partitions."""
         return {Place(SOURCE, p): len(range(p, self.inputs, PARTITIONS)) for p in range(PARTITIONS)}
 
     def outputs(self, topic: str) -> list[int]:
@@ -171,8 +171,8 @@ class Stage:
         )
 
     def check_that_offsets_agree(self, group: str) -> None:
-        """The committed outputs are those of the inputs below the group's offsets, no others. A
-        transaction that was decided meanwhile is looked at again."""
+        """The committed outputs are exactly those of the inputs below the group's offsets. If a
+        commit changes the offsets meanwhile, look again."""
         while True:
             offsets = group_offsets(self.bootstrap, group)
             left, right = self.outputs(LEFT), self.outputs(RIGHT)
@@ -240,7 +240,8 @@ def has_own_epochs(batches: Iterable[BatchHeader]) -> bool:
 def work_through_kills(
     stage: Stage, worker: Worker, chance: random.Random, words: Sequence[str], group: str
 ) -> None:
-    """Feed the worker; kill it, the broker, or both, a few words later; and so on."""
+    """Feed the worker, and kill it, the broker, or both, a few words later. Repeat this for all
+    kills."""
     for victim in KILLS:
         stage.feed(WAVE_RECORDS)
         word = chance.choice(words)
@@ -319,9 +320,11 @@ def test_a_streams_job_counts_each_input_once_whichever_process_is_killed(
 def test_each_input_has_its_outputs_once_where_additions_die_with_the_broker(
     tmp_path: Path, library: str
 ) -> None:
-    """The broker dies before it stores any slot, also that of an addition, which no client learned.
+    """The broker dies before it stores any slot, including that of an addition, so no client gets
+    the addition's answer.
 
-    A producer that does not survive the refusal of later requests is made anew."""
+    A producer that does not survive the refusal of later requests is replaced.
+    """
     chance = random.Random(f"slots of {library}")
     group = f"worker-{library}"
     with stage_in(tmp_path) as stage:

@@ -59,7 +59,7 @@ in the last heartbeat interval before the last broker died can be lost unseen
 
 
 def tried(rich: RichBucket, case: Case) -> Outcome:
-    """One case, in a process of its own."""
+    """One case, in a separate process."""
     logging.disable(logging.CRITICAL)
     return judged(rich, case)
 

@@ -91,7 +91,8 @@ class Place(Enum):
 
 
 def chosen(objects: Mapping[str, bytes]) -> dict[tuple[Kind, Place], str]:
-    """One object of each kind for each place; a kind with fewer has the same one for several."""
+    """One object of each kind for each place. A kind with fewer objects has one object for several
+    places."""
     keys: dict[Kind, list[str]] = {}
     for key in sorted(objects, key=_age):
         keys.setdefault(kind_of(key, objects[key]), []).append(key)
@@ -107,7 +108,7 @@ def chosen(objects: Mapping[str, bytes]) -> dict[tuple[Kind, Place], str]:
 
 
 def _age(key: str) -> tuple[int, str]:
-    """Incarnations in the order of their epochs; all else by key."""
+    """Sorts incarnations by their epochs, and all other objects by key."""
     found = parse_key(key)
     if isinstance(found, WalObject | CheckpointObject | MergedObjectKey):
         owner = found.incarnation
@@ -129,8 +130,8 @@ def damages(
     flips: int,
     chance: random.Random,
 ) -> Iterator[Damage]:
-    """Flips of single bits at many places, cuts, the loss, and other objects of the kind: deleted
-    ones where there are no others."""
+    """Flips of single bits at many places, cuts, the loss, and a swap for another object of the
+    kind. If there is no other, the swap takes a deleted one."""
     data = objects[key]
     for position in positions(len(data), flips, chance):
         changed = bytearray(data)
@@ -151,7 +152,8 @@ def damages(
 
 
 def positions(size: int, count: int, chance: random.Random) -> Iterable[int]:
-    """Where to flip bits: at both ends, where magic, version and checksums lie, and in between."""
+    """Positions of flipped bits: at both ends, which hold magic, version and checksums, and in
+    between."""
     ends = [*range(min(12, size)), *range(max(0, size - 16), size)]
     if count >= size:
         return range(size)
@@ -182,8 +184,8 @@ def cases(
     seed: int,
     deleted: Mapping[str, bytes] = NOTHING,
 ) -> list[Case]:
-    """All that is tried. Where several places have the same object, it is tried for the newest.
-    `deleted`: objects that may be swapped in where the bucket has one of a kind."""
+    """All cases. An object at several places is tried for the newest. `deleted`: deleted objects,
+    which a swap takes if the bucket has one object of a kind."""
     chance = random.Random(seed)
     places = {key: (kind, place) for (kind, place), key in chosen(objects).items()}
     return [

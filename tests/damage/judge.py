@@ -1,7 +1,7 @@
 """Judges fsck and a broker on a damaged bucket.
 
-A broker serves the right records or an error, never other ones; it names what it cannot serve; and
-fsck names every damage that is not harmless.
+A broker serves the right records or an error, and never wrong records. The broker names the object
+that it cannot serve, and fsck names every damage that is not harmless.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Verdict(Enum):
     """The verdict on a damage."""
 
     NAMED = "named"
-    """fsck names it."""
+    """fsck names the damage."""
     HARMLESS = "harmless"
     """fsck finds nothing, and everything is served as it was."""
     SILENT = "SILENT"
@@ -147,7 +147,7 @@ async def read(
 
 
 def judged(rich: RichBucket, case: Case) -> Outcome:
-    """`judge`, in a loop of its own, bounded in time."""
+    """Run `judge` in a separate event loop, with a time limit."""
 
     async def bounded() -> Outcome:
         async with asyncio.timeout(120):

@@ -1,7 +1,7 @@
 """Judges a damaged bucket after `tidelog bucket repair` gave up its lost parts.
 
-The next broker serves every partition again: each record is the one that was there, or its offset
-is among what the metadata log says was given up.
+The next broker serves every partition again. Each record is unchanged, or the metadata log lists
+its offset as given up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidelog.workers.offload import InlineOffload
 PROCESSES = Processes(ProcessIdentity("host", "boot", "namespace", 7, 7), lambda _: False)
 _STARTS = itertools.count()
 ROUNDS_MAX = 4
-"""The log's end, tables, and what that uncovers."""
+"""A round for the log's end, one for the tables, and further ones for damage that these uncover."""
 
 
 def access_to(store: ObjectStore) -> BucketAccess:
@@ -58,7 +58,7 @@ async def repaired(store: ObjectStore) -> list[str]:
 
 
 async def judge_repair(rich: RichBucket, case: Case) -> Outcome:
-    """Repair a damaged bucket, and serve what is left."""
+    """Repair a damaged bucket, and serve its remaining records."""
     store = RichBucket(case.applied_to(rich.objects), rich.truth).store()
     outcome = Outcome(case, Verdict.HARMLESS)
     try:
@@ -96,7 +96,8 @@ async def _check(
     name = f"{topic}-{number}"
     leader = state.leader(TopicPartition(found.topic_id, number))
     if leader is None or leader.incarnation != one.broker.membership.incarnation:
-        # The entry is lost that fenced its owner: who waits long enough takes it over.
+        # The lost entry fenced the partition's owner. A broker takes the partition over when it has
+        # waited long enough.
         assert state.lost_entries
         return
     given_up = given_up_of(state, topic, number)
@@ -130,7 +131,7 @@ async def read_rest(
 
 
 def given_up_of(state: ClusterState, topic: str, number: int) -> set[int]:
-    """The offsets that the metadata log says were given up, of those that the bucket had."""
+    """The offsets that the metadata log lists as given up, among those that the bucket had."""
     found = state.topic_named(topic)
     assert found is not None
     return {

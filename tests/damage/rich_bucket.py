@@ -1,8 +1,8 @@
-"""A bucket with several objects of every kind that Tidelog writes, and what is in it.
+"""A bucket with several objects of every kind that Tidelog writes, and the records in it.
 
-Brokers run one after the other and are cut off, so that there are seals, tenures that never opened,
-and images of partitions that were given away. Each deletes what is superfluous in the middle of its
-life, so that little is there twice. What the last one wrote is stamped by its lease.
+Brokers run one after the other and are cut off. So there are seals, tenures that never opened, and
+images of partitions that were given away. Each broker deletes superfluous objects in the middle of
+its life, so that few records are stored twice. The lease stamps the last broker's objects.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BATCHES = 6
 QUIET, MOVED, SUNK = "quiet", "moved", "sunk"
 PARTITIONS = {TOPIC: 2, QUIET: 3, MOVED: 3, SUNK: 1}
 METADATA_ENTRIES = 650
-"""So that there are three snapshots."""
+"""Enough entries for three snapshots."""
 
 
 @dataclass
@@ -58,14 +58,14 @@ class Truth:
     """The acknowledged records and offsets."""
 
     records: dict[str, dict[int, bytes]] = field(default_factory=dict)
-    """Of each partition, like `flights-0`: values by offset, markers left out."""
+    """By partition, like `flights-0`: values by offset, without markers."""
     committed_offset: int = -1
-    """Of the group."""
+    """The committed offset of the group."""
 
 
 @dataclass
 class RichBucket:
-    """Every object, and what they hold together."""
+    """All objects, and the records that they hold together."""
 
     objects: dict[str, bytes]
     truth: Truth
@@ -93,7 +93,7 @@ def finish(store: MemoryStore, key: str, data: bytes) -> None:
 def world(store: MemoryStore, broker_id: int = 0) -> World:
     here = World(store, **SETTINGS)
     here.broker_id = BrokerId(broker_id)
-    # Other incarnations than those that wrote the bucket.
+    # The incarnations differ from those that wrote the bucket.
     here.starts = 100 * (broker_id + 1)
     return here
 
@@ -140,7 +140,8 @@ async def contents(store: ObjectStore) -> dict[str, bytes]:
 
 
 async def quiet_records(one: OneBroker) -> None:
-    """One record in each of two partitions that get no more records, none in the third."""
+    """One record in each of two partitions that get no more records. The third partition stays
+    empty."""
     for number in range(2):
         await one.produce(batch(b"quiet %d" % number), number, topic=QUIET)
     for number in range(3):
@@ -186,7 +187,7 @@ async def some_life(
 
 
 async def sink_commit(sink: Sink, one: OneBroker, life: int, staged: UUID) -> None:
-    """One batch of the sink, into the topic of its own."""
+    """One batch of the sink, into a separate topic."""
     from tests.unit.broker.sink_world import FAST, QUERY, SINK, client_of
     from tidelog.client.groups.admin import Place
     from tidelog.client.transactions.sink import SinkBatch, commit
@@ -197,9 +198,10 @@ async def sink_commit(sink: Sink, one: OneBroker, life: int, staged: UUID) -> No
 
 
 async def give_away(one: OneBroker, store: MemoryStore, topic_id: UUID) -> None:
-    """Three partitions go to a broker that never opens them: hand-over images are their bases.
+    """Give three partitions to a broker that never opens them, so that hand-over images are their
+    bases.
 
-    Its process has ended when the next broker starts, which takes over from it.
+    The receiver's process has ended when the next broker starts, which takes over from it.
     """
     broker = one.broker
     epoch = broker.membership.incarnation.epoch

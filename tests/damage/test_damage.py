@@ -55,7 +55,8 @@ READERS: dict[str, Callable[[str, bytes], object]] = {
 
 @pytest.mark.parametrize("kind", [k for k in Kind if k is not Kind.SEGMENT], ids=lambda k: k.value)
 def test_no_flipped_bit_asks_for_a_newer_tidelog(rich: RichBucket, kind: Kind) -> None:
-    """Checksums cover the version and are compared before it. Segments: `test_segment.py`."""
+    """Readers check the checksum, which covers the version, before they compare the version.
+    `test_segment.py` has the same for segments."""
     found = [key for key, data in rich.objects.items() if kind_of(key, data) is kind]
     key = min(found, key=lambda each: (len(rich.objects[each]), each))
     data = rich.objects[key]

@@ -1,4 +1,5 @@
-"""After a repair every partition goes on: nothing is wrong, and what is lost was given up."""
+"""After a repair every partition goes on. Nothing is damaged any more, and all lost offsets are
+given up."""
 
 from __future__ import annotations
 
@@ -137,7 +138,7 @@ def test_the_log_goes_on_behind_its_lost_end(rich: RichBucket) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.WAL, Kind.COMMIT, Kind.ENTRY, Kind.STATE])
 def test_a_repair_that_is_cut_off_is_made_again(rich: RichBucket, kind: Kind) -> None:
-    """After any object that a repair put or deleted last, the next repair completes it."""
+    """A repair is cut off after any of its puts and deletions, and the next repair completes it."""
     case = newest(rich, kind, "flip")
 
     async def cut_off_after(steps: int) -> bool:

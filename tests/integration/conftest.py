@@ -15,7 +15,7 @@ CACHE = Path(__file__).parents[2] / ".cache"
 
 @pytest.fixture(scope="session")
 def minio_cache(require_tool: Callable[[str], str]) -> Path:
-    """Where MinIO is, or is built by Go."""
+    """The folder in which MinIO is found, or built by Go."""
     if MINIO_PROGRAM_VARIABLE not in os.environ and not list(CACHE.glob("minio-*/minio")):
         require_tool("go")
     return CACHE

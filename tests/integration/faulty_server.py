@@ -1,4 +1,5 @@
-"""`tidelog server` on a folder whose requests fail or wait, as the file FAULTS_FILE tells by then.
+"""`tidelog server` on a folder whose requests fail or wait, as the file FAULTS_FILE says at that
+moment.
 
 Each line is a fault: `put wal/* fail`, or `put wal/* 3` for a request that takes 3 s longer.
 """

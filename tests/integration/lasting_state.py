@@ -32,7 +32,7 @@ class Scrape(NamedTuple):
 
     at: float
     series: dict[tuple[str, str], float]
-    """By name and labels."""
+    """The series by name and labels."""
 
     def total(self, name: str) -> float:
         """The sum over all labels."""
@@ -63,9 +63,9 @@ def expect_firing(
     rising: Collection[str] = (),
     aside: Collection[str] = (),
 ) -> None:
-    """Fail unless just these alerts fire in the end, whether or not those `aside` do too.
+    """Fail unless exactly these alerts fire in the end. Alerts of `aside` may fire or not.
 
-    Gauges of `rising` rise on as counters do.
+    Gauges of `rising` keep rising, as counters do.
     """
     others = f'alertname!~"{"|".join(aside)}"'
     fires = f'group by (alertname) (ALERTS{{alertstate="firing",{others}}})'

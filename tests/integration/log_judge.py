@@ -1,9 +1,10 @@
-"""Holds what consumers of topics saw to what their producers were told, while records may lawfully
-vanish: aborted ones, those below the log start, those that compaction has found superseded. Pure.
+"""Compares the records that consumers read with those that producers got acknowledged. Records may
+lawfully vanish: aborted ones, those below the log start, and those superseded before a compaction.
+Pure.
 
-A reader walks through a partition. Offsets that it was not given are gaps, noted with the time at
-which the next offset came. When all is over, `Judge` asks of each record in a gap whether it may
-have been gone by then.
+A reader walks through a partition. Offsets that it did not get are gaps, noted with the time at
+which the next offset came. In the end, `Judge` decides for each record in a gap whether it may have
+been gone at that time.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class Fate:
     """The outcome of a record's transaction."""
 
     is_committed: bool | None = None
-    """None: it is not decided yet."""
+    """None while the transaction is not decided."""
 
 
 COMMITTED = Fate(True)
-"""Of what is in no transaction."""
+"""The fate of a record outside of transactions."""
 
 
 class Sent(NamedTuple):
@@ -51,7 +52,7 @@ class Ledger:
         self.logs: dict[Place, dict[int, Sent]] = {}
 
     def note(self, place: Place, offset: int, sent: Sent) -> None:
-        """A record was acknowledged. One writer at a time."""
+        """Note an acknowledged record. Only one writer may call this at a time."""
         known = self.logs.setdefault(place, {}).setdefault(offset, sent)
         assert known is sent, f"{place} {offset} was given to two records"
 
@@ -81,7 +82,7 @@ class Found(NamedTuple):
 
 
 class Violation(AssertionError):
-    """A reader saw what it must not see, or missed what it must."""
+    """A reader saw a forbidden record, or missed a required one."""
 
 
 @dataclass(slots=True)
@@ -118,7 +119,8 @@ class Walk:
             self.gaps.append(Gap(self.next, offset, now))
 
     def _is_proved(self, found: Found) -> bool:
-        """Whether it is what was sent, and may be seen. False: that cannot be told yet."""
+        """Whether the record is the sent one and may be seen. False if producers do not know that
+        yet."""
         sent = self.ledger.find(self.place, found.offset)
         if sent is None:
             return False
@@ -129,7 +131,8 @@ class Walk:
         return not self.is_committed_only or sent.fate.is_committed is True
 
     def settle(self) -> None:
-        """Prove what could not be proved before. To be called when producers know everything."""
+        """Check the records that could not be proved before. Call this when producers know all
+        outcomes."""
         for found in self.unproved:
             if not self._is_proved(found):
                 raise Violation(f"{self.place} {found.offset}: nobody sent {found}")
@@ -137,7 +140,7 @@ class Walk:
 
 
 class LogStarts:
-    """Where logs began at some times. A log start never goes back."""
+    """Log starts at several times. A log start never goes back."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -153,7 +156,8 @@ class LogStarts:
         self._starts.append(starts)
 
     def by(self, place: Place, now: float) -> int:
-        """The log start at this time, or a little later: as of the first question after it."""
+        """The log start at this time or a little later: the answer to the first question after
+        it."""
         number = bisect_left(self._times, now)
         if number == len(self._times):
             raise ValueError(f"nobody has asked for log starts since {now}")
@@ -167,7 +171,7 @@ class Policy:
     is_deleted: bool
     """Records below the log start are gone."""
     tombstone_seconds: float | None
-    """None: the topic is not compacted. Else `delete.retention.ms`."""
+    """`delete.retention.ms`, or None if the topic is not compacted."""
 
 
 class Judge:
@@ -181,7 +185,7 @@ class Judge:
         self._keys = {place: dict(self._by_key(place)) for place in ledger.logs}
 
     def judge(self, walk: Walk) -> None:
-        """Raises Violation for what the walk shows that must not be."""
+        """Raise Violation for gaps that records may not have."""
         walk.settle()
         for gap in walk.gaps:
             offsets = self._offsets.get(walk.place, [])

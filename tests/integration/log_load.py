@@ -1,4 +1,5 @@
-"""Threads that write to topics and read them, on and on, and note what they were told and saw."""
+"""Threads that write to topics and read them continuously. They record acknowledgements and read
+records."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class Crew:
         thread.start()
 
     def stop(self) -> None:
-        """Have all end, and see them end; raises what one of them has failed with."""
+        """End all threads and wait for them. Raises the error of a thread that has failed."""
         self.stopping.set()
         for thread in self._threads:
             thread.join(2 * SECONDS_MAX)
@@ -59,13 +60,13 @@ class Crew:
         self.check()
 
     def check(self) -> None:
-        """Raises what one of them has failed with."""
+        """Raise the error of a thread that has failed."""
         if self.failures:
             raise self.failures[0]
 
 
 class Sender:
-    """A producer that notes in the ledger what it is told."""
+    """A producer that notes its acknowledgements in the ledger."""
 
     def __init__(
         self, bootstrap: str, places: list[Place], ledger: Ledger, name: str, **more: object
@@ -88,7 +89,7 @@ class Sender:
         )
 
     def send(self, count: int, fate: Fate) -> None:
-        """Some records to each place; tombstones among them."""
+        """Send some records, including tombstones, to each place."""
         for place in self._places * count:
             self._number += 1
             key = b"%d" % self._chance.randrange(KEYS)
@@ -132,7 +133,7 @@ def write_in_transactions(sender: Sender, crew: Crew, pause_seconds: float) -> N
         sender.producer.begin_transaction()
         for _ in range(2):
             sender.send(3, fate)
-            # What is open stays open, and others' commits lie behind it.
+            # The transaction stays open, with records of other producers behind it.
             crew.stopping.wait(chance.choice((0, 0, 0.5)))
         sender.flush()
         if number % 3:
@@ -151,7 +152,7 @@ class Reader:
         committed_only = isolation == "read_committed"
         self.walks = {place: Walk(place, ledger, committed_only) for place in places}
         self.ended: set[Place] = set()
-        """Those whose end was met."""
+        """The partitions whose end the reader has met."""
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -167,7 +168,7 @@ class Reader:
         self._consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in self.walks])
 
     def read(self, seconds: float = 0.2) -> None:
-        """What is there, for a moment."""
+        """Read for a moment."""
         for message in self._consumer.consume(1000, timeout=seconds):
             self._take(message, time.monotonic())
 

@@ -1,8 +1,8 @@
-"""Tidelog's command line, as of a release with one more feature, which is made for a test.
+"""Tidelog's command line, as a later release with one more feature, which exists only for a test.
 
-Its brokers have one version more. They know the record `BeaconLit`, which the metadata log must not
-hold while a broker of the present release may read it. Each broker of this build tries to write it
-again and again, from its start on.
+Its brokers have one version more, and know the record `BeaconLit`. The metadata log must not hold
+this record while a broker of the present release may read it. Each broker of this build tries again
+and again to write the record, from its start on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ lighting: set[asyncio.Task[None]] = set()
 
 @dataclass(frozen=True, slots=True)
 class BeaconLit:
-    """It changes nothing."""
+    """A record that changes no state."""
 
     epoch: Epoch
 

@@ -1,9 +1,9 @@
-"""A reader of the documents: does what a page says, command by command.
+"""A reader of the documents, which runs a page command by command.
 
-Blocks run in their order, in one folder. A block with a title is a file. Of a `console` block, each
-line after `$ ` is a command, which goes on after a backslash at a line's end; the lines below are
-its output, in which `…` stands for anything. A command that starts a broker goes on in the
-background, as in a terminal of its own. An exported variable is there for the commands below it.
+Blocks run in their order, in one folder. A block with a title is a file. In a `console` block, each
+line after `$ ` is a command, which goes on after a backslash at a line's end. The lines below it
+are its output, in which `…` stands for any text. A command that starts a broker goes on in the
+background, as in a second terminal. Commands see the variables that were exported above them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Command(NamedTuple):
 
 
 class Reader:
-    """Does what a page says, in a folder of its own."""
+    """Runs a page in a separate folder."""
 
     def __init__(self, folder: Path, programs: Path, variables: dict[str, str]) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class Reader:
                     self.run(command)
 
     def run(self, command: Command) -> None:
-        """Run a command, and compare what it prints."""
+        """Run a command, and compare its output."""
         if command.line.startswith("tidelog server"):
             self._start(command)
             return

@@ -31,7 +31,8 @@ BUSY = {
 }
 """Settings with which a broker does all its work within seconds."""
 OF_THE_STORE = ("TidelogStoreErrors",)
-"""Fires beside others if one request in twenty fails: that depends on the broker's other work."""
+"""Alerts that fire beside others if one request in twenty fails. This depends on the broker's other
+work."""
 CYCLES = ("lease", "metadata_read", "collection")
 """The works that a broker repeats, with or without requests of clients."""
 OF_READS = (*OF_THE_STORE, "TidelogCollectionOld")
@@ -40,7 +41,7 @@ PATIENT = {"delivery_timeout_ms": 600_000, "linger_ms": 0}
 
 
 class FaultyBroker:
-    """A broker whose store fails when it is told to, and Prometheus beside it."""
+    """A broker whose store fails on command, and Prometheus beside it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,7 +95,7 @@ def scrape(broker: BrokerProcess) -> Scrape:
 
 
 def until(broker: BrokerProcess, is_shown: Callable[[Scrape], bool], why: str) -> Scrape:
-    """The first scrape that shows what is awaited."""
+    """The first scrape that fulfils the condition."""
     deadline = time.monotonic() + SECONDS_MAX
     while not is_shown(found := scrape(broker)):
         assert time.monotonic() < deadline, f"the broker never shows {why}"
@@ -132,7 +133,7 @@ def last(work: str) -> str:
 
 
 def besides(before: Scrape, is_shown: Callable[[Scrape], bool]) -> Callable[[Scrape], bool]:
-    """Whether this is shown by a broker whose other work goes on."""
+    """Whether the condition holds while the broker's other work goes on."""
     return lambda found: is_shown(found) and advanced(before)(found)
 
 
@@ -149,7 +150,7 @@ def settled(producer: Producer, broker: BrokerProcess) -> Scrape:
 
 
 def transaction_coordinator(broker: BrokerProcess, transactional_id: str) -> str:
-    """The address of the broker that has it."""
+    """The address of the broker that coordinates the transactional id."""
     host, _, port = broker.kafka.rpartition(":")
 
     async def find() -> str:
@@ -224,7 +225,7 @@ def test_checkpoints_that_fail(faulty: FaultyBroker, tmp_path: Path) -> None:
         return until(broker, besides(before, fails), "failures")
 
     faulty.fail("put checkpoint/* fail")
-    # A checkpoint that was on its way succeeds. None does behind the first failure.
+    # A checkpoint that was on its way succeeds. Behind the first failure none succeeds.
     before = failed_again(healthy)
     after = failed_again(before)
     expect_firing(tmp_path, before, after, ["TidelogCheckpointsFail"], aside=OF_THE_STORE)

@@ -1,5 +1,5 @@
-"""All brokers of a cluster are killed at once. Brokers with other ids and addresses go on with its
-bucket: records, groups and transactions. A cluster on another bucket sees nothing of it."""
+"""All brokers of a cluster are killed at once. Brokers with other ids and addresses continue the
+records, groups and transactions of its bucket. A cluster on another bucket is not affected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPIC, GROUP = "flights", "readers"
 PARTITIONS = 6
 RECORDS = 600
 TIMEOUT_MS = 10_000
-"""Of the transaction that no producer comes back for."""
+"""The timeout of a transaction whose producer does not come back."""
 SECONDS_MAX = 90.0
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
@@ -160,7 +160,7 @@ def test_other_brokers_go_on_with_the_bucket_of_brokers_that_all_died(tmp_path: 
         successor = begin(living, "returning", numbers(RECORDS + 60, RECORDS + 120))
         successor.commit_transaction(SECONDS_MAX)
 
-        # An open transaction would hide what lies behind it.
+        # An open transaction would hide the records behind it.
         later = member(living)
         after = read(later, RECORDS + 120 - RECORDS // 2)
         whole = {number: before.get(number, []) + after[number] for number in range(PARTITIONS)}

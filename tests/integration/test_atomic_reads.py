@@ -1,5 +1,5 @@
-"""Spark's source reads two topics jointly while transactions are written to both: never half of
-one. Without Java: Spark's steps are taken here, in one process."""
+"""Spark's source reads two topics jointly while transactions are written to both, and never shows a
+part of one. The test makes Spark's steps in one process, without Java."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_two_topics_read_jointly_never_show_half_a_transaction(tmp_path: Path) -
         topics = [NewTopic("left", num_partitions=2), NewTopic("right", num_partitions=1)]
         for created in admin.create_topics(topics).values():
             created.result(60)
-        # Behind a transaction that stays open; an atomic snapshot does not wait for it.
+        # This transaction stays open, and an atomic snapshot does not wait for it.
         opening = Producer({"bootstrap.servers": broker.kafka, "transactional.id": "open"})
         opening.init_transactions(60)
         opening.begin_transaction()

@@ -1,5 +1,5 @@
 """The bucket of three brokers under load is copied. Other brokers open the copy and find the bucket
-as it was at one instant; the original goes on."""
+as it was at one instant. The original brokers go on."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ def check(
     loads: Mapping[str, Load],
     least: Mapping[str, int],
 ) -> None:
-    """All that was acknowledged before the copy began is there; what is there is whole."""
+    """The copy has all records that were acknowledged before the copying began, and each
+    transaction whole or not at all."""
     for name in PRODUCERS:
         load = loads[name]
         seen = [[word for word in words if word.startswith(f"{name}-")] for words in found]
@@ -184,7 +185,7 @@ def copy_under_load(address_of: Callable[[str], str], tmp_path: Path, pause_seco
         create_topic(brokers, TOPIC)
         loads: dict[str, Load] = {name: Load(brokers, name, pause_seconds) for name in PRODUCERS}
         loads[PLAIN] = PlainLoad(brokers, PLAIN, pause_seconds)
-        # It is left first: a failure ends the loads before the brokers.
+        # The exit stack ends this pool first, so a failure ends the loads before the brokers.
         pool = until.enter_context(ThreadPoolExecutor(len(loads)))
         running = [pool.submit(load.run) for load in loads.values()]
         try:
@@ -207,7 +208,7 @@ def copy_under_load(address_of: Callable[[str], str], tmp_path: Path, pause_seco
             each.result(SECONDS_MAX)
         for target, least in copies:
             with ExitStack() as done:
-                # One broker has an id of the original, which lives.
+                # One broker has the id of an original broker, which is running.
                 others = start(target, tmp_path, (1, 9), done)
                 for name in PRODUCERS:
                     # A successor of each producer resolves the transaction of the instant.

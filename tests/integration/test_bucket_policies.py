@@ -1,7 +1,8 @@
 """The policies of `tidelog bucket policy`, judged by MinIO's own policy engine.
 
-Each role does its work with the credentials of a user that has nothing but its policy. Then every
-operation is tried in every folder: what the table below does not name, the server refuses.
+Each role does its work with the credentials of a user that has nothing but its policy. Then the
+test tries every operation in every folder: the server refuses all that the table below does not
+name.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ ALLOWED: dict[str, dict[str, tuple[str, ...]]] = {
     "fsck": {"list": FOLDERS, "get": (*TOPICS, *METADATA, *MARKS)},
 }
 LISTS_EVERYTHING = {"broker", "reader", "fsck"}
-"""Roles whose listing without a prefix is allowed, so that absent objects are told from refused."""
+"""Roles that may list without a prefix, so that the server tells absent objects from refused
+ones."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Roles:
         return f"s3://{self.server.bucket}/{self.prefix}"
 
     def run(self, role: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command with the role's key in its environment, where no list of processes shows it."""
+        """A command with the role's key in its environment, which no list of processes shows."""
         environment = {**os.environ, **self.as_role(role).environment}
         command = [sys.executable, "-m", "tidelog.cli", *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -1,6 +1,6 @@
-"""kill -9 between the steps of retention, log compaction, and keeping the table logs short, under
-load: readers find the latest record of each key, and whatever is not deleted, where it was
-acknowledged."""
+"""kill -9 between the steps of retention, log compaction, and the shortening of table logs, under
+load. Readers find the latest record of each key, and every record that was not deleted, at its
+offset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = {
     "log.retention.check.interval.ms": 100,
     # Small ones, so that a round has several commits.
     "merge.segment.bytes": 4000,
-    # A table's log is kept short before the test has to wait for it.
+    # The broker shortens a table's log before the test has to wait for it.
     "log.delete.grace.ms": 8000,
 }
 COMPACTED, AGED = "compacted", "aged"
@@ -52,7 +52,7 @@ Log = dict[int, tuple[bytes, bytes | None]]
 
 
 class Load:
-    """A producer that goes on through deaths, and what it was told."""
+    """A producer that goes on through deaths, and its acknowledgements."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer(
@@ -68,7 +68,7 @@ class Load:
         self._number = 0
 
     def send(self) -> None:
-        """Some records to each topic, acknowledged."""
+        """Send some records to each topic, and wait for their acknowledgements."""
         for _ in range(BATCH):
             self._number += 1
             number = self._number
@@ -90,7 +90,7 @@ class Load:
 
 
 class Reader:
-    """Reads a topic on and on; checks that offsets ascend, and that what it finds was told."""
+    """Reads a topic continuously. Checks that offsets ascend, and that each record was sent."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = topic
@@ -124,7 +124,7 @@ class Reader:
     def _take(self, message: Message) -> None:
         error, offset = message.error(), message.offset()
         if error is not None:
-            # While the broker is away, librdkafka tells of it.
+            # librdkafka reports an error while the broker is away.
             if error.code() == KafkaError._PARTITION_EOF:
                 assert offset is not None
                 self._next = max(self._next, offset)
@@ -153,7 +153,7 @@ def last_values(log: Log) -> dict[bytes, bytes]:
 
 
 def check(bootstrap: str, told: dict[str, Log]) -> None:
-    """Hold what is there to what was acknowledged."""
+    """Compare the readable records with the acknowledged ones."""
     for _ in range(READS_MAX):
         compacted = Reader(bootstrap, COMPACTED)
         compacted.read(max(told[COMPACTED]) + 1)

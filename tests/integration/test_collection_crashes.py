@@ -71,7 +71,8 @@ def names(case: object) -> str:
 
 
 async def write(server: Server) -> list[int]:
-    """Transactions until the broker has died among them, or behind them; which were committed."""
+    """Run transactions until the broker has died among them or behind them. Returns those that were
+    committed."""
     first = server.broker.process
     admin = AdminClient({"bootstrap.servers": server.listen})
     # Segments without times are never merged.
@@ -119,9 +120,9 @@ def loose_segments(bucket: Path) -> set[Path]:
 
 
 def test_a_segment_whose_commit_never_came_is_fenced_off_and_goes(tmp_path: Path) -> None:
-    """Three deaths. The segment is stored and not committed. No broker rolls any more, so the
-    collector makes an empty commit that keeps it out, and dies. The next one dies before it deletes
-    it."""
+    """There are three deaths. The first leaves a segment stored but not committed. No broker rolls
+    any more, so the collector makes an empty commit that keeps the segment out, and dies. The next
+    broker dies before it deletes the segment."""
     bucket = tmp_path / "bucket"
     server = Server(tmp_path, "segment stored:1", {**COLLECTING, **ROLLED_BY_AGE})
     server.settings = COLLECTING

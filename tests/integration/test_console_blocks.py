@@ -1,7 +1,7 @@
 """The commands of OPERATIONS and SECURITY, run as they are written, on a local S3 server.
 
-Hosts, ports and folders of the pages are replaced by those of this machine. Commands that need more
-are in ELSEWHERE, with the reason.
+Hosts, ports and folders of the pages are replaced by those of this machine. ELSEWHERE lists
+commands that need more, with the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ELSEWHERE = {
         "needs a store with SSE-C; tests/unit/storage/stores/s3/test_encryption.py has one"
     ),
 }
-"""By the beginning of a command: why it is not run here, and the place that shows it instead."""
+"""By the beginning of a command: why it does not run here, and the test that runs it."""
 
 
 BEFORE_CLIENTS = ("tidelog bucket", "tidelog server")
@@ -40,7 +40,8 @@ def excuse(command: Command) -> str | None:
 
 
 def follow(operator: Reader, written: Iterable[Command]) -> None:
-    """Run all commands without an excuse, those that make buckets first: pages name them later."""
+    """Run all commands without an excuse. Those that make buckets come first, since pages name the
+    buckets later."""
     for command in sorted(written, key=lambda each: "bucket create" not in each.line):
         if excuse(command) is None:
             operator.run(shown(command))
@@ -113,7 +114,7 @@ def test_the_commands_of_a_repair(tmp_path: Path) -> None:
                 operator.run(Command(f"echo {value} | tidelog produce flights", []))
                 slots.append(sorted(wal() - before))
             operator.end()
-            # Of the slot of "b", which lies between the others.
+            # The key of the slot of "b", which lies between the others.
             [key] = slots[1]
             objects.delete_object(Bucket="lake", Key=key)
             lost = key.removeprefix("prod/")
@@ -124,7 +125,7 @@ def test_the_commands_of_a_repair(tmp_path: Path) -> None:
                 )
                 for each in written
             )
-            # It exits with 4: there are losses.
+            # The survey exits with 4, since there are losses.
             operator.run(survey._replace(line=f"{survey.line}; test $? -eq 4"))
             operator.run(accepting)
 

@@ -114,7 +114,7 @@ def test_a_pods_commands_start_and_drain_a_broker(helm: Path, values: list[str])
         "POD_NAME": "cluster-1",
         "POD_NAMESPACE": "here",
         "TIDELOG_STORE": "memory://pod",
-        # The image sets it.
+        # The image sets this variable.
         "TIDELOG_HEALTH": "http://127.0.0.1:9093/healthz",
     }
     with served(moved([*container["command"], *container["args"]]), pod) as facts:

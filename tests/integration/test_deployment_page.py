@@ -1,7 +1,7 @@
-"""The commands of DEPLOYMENT: run as they are written, or looked through where that takes Docker,
+"""The commands of DEPLOYMENT: run as they are written, or only checked if they need Docker,
 Kubernetes or systemd.
 
-Those of compose's clients run beside Spark: tests/integration/test_deployment.py.
+The commands of compose's clients run beside Spark: tests/integration/test_deployment.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INSTALLATION = ("python3 -m venv", "cp", "mkdir", "printf")
 
 
 def written(*starts: str) -> list[Command]:
-    """The page's commands that begin so."""
+    """The page's commands that begin with this text."""
     return [each for each in console(PAGE, {}) if each.line.startswith(starts)]
 
 

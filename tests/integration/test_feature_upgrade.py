@@ -91,7 +91,8 @@ class Cluster:
 
 @contextmanager
 def load(addresses: str) -> Iterator[list[str]]:
-    """An idempotent producer that goes on and on; yields what is acknowledged. No error comes."""
+    """An idempotent producer that runs until the end. Yields its acknowledged values, and checks
+    that no error came."""
     acknowledged: list[str] = []
     errors: list[str] = []
     stop = threading.Event()

@@ -23,7 +23,8 @@ INSTALL_SECONDS_MAX = 900
 
 
 def interpreter(version: str) -> str:
-    """A program of this version: the one that runs, on the path, or of pyenv. Skips without one."""
+    """An interpreter of this version: the running one, one on the path, or pyenv's. Skips if there
+    is none."""
     candidates = [sys.executable, shutil.which(f"python{version}")]
     candidates += map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     for each in filter(None, candidates):
@@ -61,7 +62,7 @@ def installed_from_clone(python: str, folder: Path) -> Path:
 
 
 def installed_from_wheel(python: str, folder: Path) -> Path:
-    """The programs of an environment that holds the wheel and what it requires."""
+    """The programs of an environment that holds the wheel and its requirements."""
     run(
         sys.executable,
         "-m",

@@ -1,4 +1,5 @@
-"""kill -9 under load, again and again: what was acknowledged stays, once, in order, in place."""
+"""kill -9 under load, again and again: acknowledged records stay, once, in order, at their
+offsets."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ READ_SECONDS_MAX = 120.0
 
 @dataclass(slots=True)
 class Load:
-    """A producer that never stops, in a thread of its own, and what was acknowledged to it."""
+    """A producer that never stops, in a separate thread, and its acknowledgements."""
 
     bootstrap: str
     acknowledged: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -158,7 +159,8 @@ def run_kills(store: str, folder: Path, kills: int, seed: int) -> None:
         under_way = 0
         for _ in range(kills):
             before = len(load.acknowledged)
-            # Not before this broker has acknowledged something, then at a moment of chance.
+            # Kill only after this broker has acknowledged some records, and then at a random
+            # moment.
             while len(load.acknowledged) < before + 200:
                 load._stop.wait(0.01)
             load._stop.wait(chance.uniform(0, 0.3))

@@ -1,4 +1,4 @@
-"""The judge of long runs finds what must not be, and lets pass what may be."""
+"""The judge of long runs finds violations, and accepts lawful histories."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sent(offset: int, key: str, fate: Fate = COMMITTED) -> Sent:
 
 
 def walked(known: Ledger, place: Place, *offsets: int, end: int, now: float = 20.0) -> Walk:
-    """Through what was read, in this order, to the end."""
+    """A walk through these records, in this order, to the end."""
     walk = Walk(place, known, is_committed_only=True)
     for offset in offsets:
         found = known.logs[place][offset]

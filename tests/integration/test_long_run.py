@@ -51,7 +51,7 @@ from tidelog.storage.stores.location import open_reader
 from tidelog.workers.offload import InlineOffload
 
 SECONDS = float(os.environ.get("TIDELOG_LONG_RUN_SECONDS", "75"))
-"""Of writing; what comes before and after takes about half a minute."""
+"""The seconds in which the producers write. The steps before and after take about half a minute."""
 SECONDS_MIN = 40
 """Less does not suffice for each of the things to happen in both halves."""
 
@@ -119,7 +119,7 @@ HARMLESS = ("tidelog_storage_faults_total", "tidelog_collection_failures_total")
 
 
 class Run:
-    """One run: the bucket, what is written to it, and who has read it."""
+    """One run: the bucket, the records written to it, and the walks of its readers."""
 
     def __init__(self, folder: Path) -> None:
         self.bucket = folder / "bucket"
@@ -128,7 +128,7 @@ class Run:
         self.ledger = Ledger()
         self.starts = LogStarts()
         self.walks: list[Walk] = []
-        """Of readers that have come to their ends."""
+        """Walks of readers that have come to their ends."""
         self.fsck_runs = 0
         self.new_readers = 0
 
@@ -148,7 +148,7 @@ class Run:
             self.fsck()
 
     def begin_again_and_again(self, bootstrap: str, crew: Crew) -> None:
-        """New consumers read all from the earliest to what was there when they began."""
+        """New consumers read all records from the earliest to the end at their start."""
         admin = AdminClient({"bootstrap.servers": bootstrap})
         while not crew.stopping.is_set():
             isolation = ISOLATIONS[self.new_readers % 2]
@@ -231,8 +231,8 @@ def have_all_in_tables(admin: AdminClient, bootstrap: str) -> None:
 
 
 def watch(broker: BrokerProcess, crews: list[Crew]) -> None:
-    """Let them work for the time of the run; in each half of it everything must go on. A busy
-    machine takes longer for it."""
+    """Let the crews work for the time of the run. In each half, every counter must rise, for which
+    a busy machine gets more time."""
     metrics = f"http://{broker.http}/metrics"
     before: dict[str, float] = {}
     for _ in range(2):
@@ -285,7 +285,7 @@ def triples(rows: pa.RecordBatch) -> Iterator[tuple[int, tuple[bytes, bytes | No
 
 
 def rows_of_tables(run: Run, log_starts: dict[Place, int]) -> Rows:
-    """The rows that DuckDB reads of the same topics; it knows only the log starts."""
+    """The rows that DuckDB reads of the same topics, above the log starts."""
     found: Rows = {place: {} for place in PLACES}
     for log in run.bucket.glob("topics/*/_delta_log"):
         table = log.parent
@@ -299,7 +299,7 @@ def rows_of_tables(run: Run, log_starts: dict[Place, int]) -> Rows:
 
 
 def table_name(table: Path) -> str:
-    """Of which topic it is."""
+    """The name of the table's topic."""
     name = DeltaTable(str(table)).metadata().name
     assert name is not None
     return name
@@ -330,7 +330,7 @@ def read_with_consumer(bootstrap: str, run: Run, isolation: str) -> Rows:
 
 
 class Keeping(Walk):
-    """A walk that keeps what it was given."""
+    """A walk that keeps its records."""
 
     def __init__(self, rows: dict[int, tuple[bytes, bytes | None]], walk: Walk) -> None:
         super().__init__(walk.place, walk.ledger, walk.is_committed_only)

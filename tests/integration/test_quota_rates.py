@@ -59,7 +59,7 @@ def produce(bootstrap: str, meter: _Meter) -> None:
     def delivered(error: KafkaError | None, message: Message) -> None:
         if error is None:
             meter.add(len(message.value()))
-        else:  # what the end of the measurement finds in the queue
+        else:  # the requests that are in the queue when the measurement ends
             assert error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT), error
 
     producer = Producer(

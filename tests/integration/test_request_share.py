@@ -1,7 +1,7 @@
-"""A client's share of a real broker's event loop, by what the broker itself has measured.
+"""A client's share of a real broker's event loop, as the broker itself measures it.
 
-The test compares shares of one client with each other, and waits for them: how fast the machine is,
-and what else it does, changes none of that.
+The test waits for shares and compares shares of one client with each other. So the speed of the
+machine and its other work do not matter.
 """
 
 from __future__ import annotations

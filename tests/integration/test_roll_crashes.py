@@ -77,7 +77,8 @@ def test_committed_records_are_in_the_table_once(tmp_path: Path, point: str, hit
                 assert flushed.held_at is None
                 assert flushed.table_next == flushed.high_watermark
             check(rows(tmp_path / "bucket"), committed)
-            # From segments alone, and again with another broker that knows nothing of them.
+            # Read from segments alone, and again through another broker that has no records in
+            # memory.
             check(read(survivor.kafka, "read_committed"), committed)
             check(read(survivor.kafka, "read_uncommitted"), committed)
         with server._start(None) as successor:

@@ -16,7 +16,7 @@ TOPIC = "one"
 
 
 def acknowledged_offset(bootstrap: str, value: bytes, seconds: float = 30) -> int | None:
-    """Produce one record, without repeating it; None if it was not acknowledged."""
+    """Produce one record, without a retry. None if it was not acknowledged."""
     outcome: list[int | None] = []
 
     def remember(error: KafkaError | None, message: Message) -> None:
@@ -105,5 +105,5 @@ def test_a_stalled_process_that_wakes_up_can_acknowledge_nothing_more(tmp_path: 
             assert "superseded" in log or "fenced" in log
             last = acknowledged_offset(second.kafka, b"c")
             assert last is not None
-            # Whatever was acknowledged has an offset of its own in one log.
+            # Each acknowledged record has an offset to itself in one log.
             assert len({*offsets, last}) == len(offsets) + 1

@@ -1,4 +1,4 @@
-"""kill -9 while a coordinator's state is snapshotted: what it knew is known afterwards, from the
+"""kill -9 while a coordinator's state is snapshotted. Its successor knows the same state, from the
 snapshot or from the log."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 async def take_over(listen: str) -> ProducerIdentity:
-    """What a successor of the producer is told apart by."""
+    """Initialise the producer again, so that its next epoch shows the state of the successor."""
     host, port = listen.split(":")
     clock = SystemClock()
     async with Client(SocketNetwork(), clock, [(host, int(port))]) as client:

@@ -1,5 +1,5 @@
-"""Two topics read jointly by Spark a hundred times, while producers and Spark's own sink write to
-both in transactions, and a broker rolls them: never half of one."""
+"""Spark reads two topics jointly a hundred times, and never sees a part of a transaction. Producers
+and Spark's own sink write to both topics in transactions meanwhile, and a broker rolls them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def spark(require_tool: Callable[[str], str], tmp_path: Path) -> Iterator[SparkS
 
 
 class Writer(threading.Thread):
-    """A transaction in both topics each second, every fourth one aborted; and load beside it."""
+    """Writes a transaction to both topics each second, and aborts every fourth one. Plain records
+    come beside them."""
 
     def __init__(self, kafka: str) -> None:
         super().__init__(daemon=True)

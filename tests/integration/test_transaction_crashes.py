@@ -1,7 +1,9 @@
-"""kill -9 between any two steps of a transaction: it is whole or not there, everywhere.
+"""kill -9 between any two steps of a transaction: all of it shows, or none of it, in every
+partition.
 
-One WAL object for each entry (`wal.object.max.bytes`) and one upload at a time, so that decision,
-markers and completion lie in slots of their own, and the process dies between two of them.
+The broker writes one WAL object for each entry (`wal.object.max.bytes`) and makes one upload at a
+time. So decision, markers and completion lie in slots of their own, and the process dies between
+two of them.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Server:
         self.settings = settings
         self.listen = f"127.0.0.1:{free_ports(1)[0]}"
         self.deaths = 0
-        """Those after which a new one is there."""
+        """Deaths after which a new broker has started."""
         self.broker = self._start(crash)
         self._is_over = False
 
@@ -90,8 +92,9 @@ class Server:
 
 
 async def transact(server: Server, version: TransactionVersion) -> list[int]:
-    """Transactions over all partitions and a group's offset, until the broker has died among them;
-    every third one is aborted. Each is repeated until it is committed. Which were."""
+    """Run transactions over all partitions and a group's offset, until the broker has died among
+    them. Every third one is aborted. A failed transaction is repeated. Returns the numbers of the
+    committed ones."""
     host, port = server.listen.split(":")
     settings = TransactionalProducerSettings(version=version)
     committed = []
@@ -107,7 +110,8 @@ async def transact(server: Server, version: TransactionVersion) -> list[int]:
                 try:
                     done = await attempt(producer, number)
                 except ProducerFenced:
-                    # Its coordinator aborted what was open when it died.
+                    # The new coordinator aborted the transaction that was open when the old one
+                    # died.
                     producer = TransactionalProducer(client, clock, entropy, "worker", settings)
                     await producer.init_transactions()
             if number % 3 != 2:
@@ -116,7 +120,7 @@ async def transact(server: Server, version: TransactionVersion) -> list[int]:
 
 
 async def attempt(producer: TransactionalProducer, number: int) -> bool:
-    """One transaction; False if it must be repeated."""
+    """One transaction. Returns False if it must be repeated."""
     producer.begin()
     record = [NewRecord(b"%d" % number, b"k")]
     try:
@@ -144,7 +148,8 @@ async def until_known(end: object) -> None:
 
 
 def await_decisions(bootstrap: str) -> None:
-    """A new broker ends what was decided when the old one died; then nothing is open any more."""
+    """Wait until the new broker has ended all transactions, including those that the old one
+    decided."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def ends(isolation: IsolationLevel) -> list[int]:

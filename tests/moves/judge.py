@@ -58,7 +58,7 @@ class Seen:
         for partition, numbers in sorted(self.sent.items()):
             for number in sorted(numbers):
                 for topic in topics:
-                    # Each topic is written by a program of its own.
+                    # A separate program writes each topic.
                     observed.wrote(
                         f"{topic}-{partition}", (topic, str(number)), partition=partition
                     )

@@ -1,4 +1,4 @@
-"""The lines by which a client's program tells what its application saw.
+"""The lines by which a client's program reports what its application saw.
 
     ready               the program works
     sent PARTITION N    number N was acknowledged
@@ -30,7 +30,7 @@ _one_line = threading.Lock()
 
 
 def say(*words: object) -> None:
-    """One line for the judge."""
+    """Print one line for the judge."""
     with _one_line:
         print(*words, flush=True)
 

@@ -1,4 +1,4 @@
-"""Moves every partition of a cluster, those of coordinators too, again and again."""
+"""Moves every partition of a cluster again and again, including those of coordinators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs of each client: how they are made and started, and what they said."""
+"""The programs of each client: how they are built and started, and the lines that they print."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def franz_go_program(go: str, cache: Path, source: Path = FOLDER / "franz_go") -
 
 
 def kafkajs_program(folder: Path) -> list[str]:
-    """KafkaJS's program. Node looks for packages beside the program that asks for them."""
+    """KafkaJS's program. Node looks for packages beside the program that loads them."""
     program = folder / "moves.cjs"
     shutil.copyfile(FOLDER / "kafkajs_program.cjs", program)
     return ["node", str(program)]
 
 
 class Program:
-    """A running program of a client. It ends when its standard input does."""
+    """A running program of a client. It ends when its standard input ends."""
 
     def __init__(self, command: Sequence[str], output: Path) -> None:
         self._said = output.with_suffix(".out")
@@ -86,7 +86,7 @@ class Program:
         return log_tail(self._complaints)
 
     def kill(self) -> None:
-        """End it at once, whatever it does."""
+        """Kill the program at once."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:

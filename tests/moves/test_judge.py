@@ -1,4 +1,4 @@
-"""The judge of the moves finds what a client may get wrong."""
+"""The judge of the moves finds the faults that a client can make."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Every partition of three brokers moves once a second, those of coordinators too. A client's
-idempotent producer, its group consumer and its transactions see no error, and each record once."""
+"""Every partition of three brokers, including those of coordinators, moves once a second. A
+client's idempotent producer, its group consumer and its transactions see no error, and each record
+once."""
 
 from __future__ import annotations
 
@@ -39,8 +40,9 @@ INTERNAL = ("__consumer_offsets", "__transaction_state")
 CACHE = Path(__file__).parents[2] / ".cache"
 CLIENTS = ("confluent", "java", "franz-go", "aiokafka", "kafka_python", "kafkajs")
 GENTLE = ("kafkajs",)
-"""KafkaJS does not look for a group's coordinator again, and joins its group anew when a partition
-has moved. It reads on when the moves have an end, and coordinators of groups stay."""
+"""Clients that need gentle moves. KafkaJS does not look for a group's coordinator again, and joins
+its group again when a partition has moved. So its moves come to an end, and coordinators of groups
+stay."""
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ class Applications:
             self._programs[role] = Program(whole, folder / role)
 
     def wait_until(self, holds: Callable[[Seen], bool], seconds: float, what: str) -> None:
-        """Read the programs' lines until it holds. An error, or an end of a program, ends it."""
+        """Read the programs' lines until the condition holds, an error comes, or a program ends."""
         pause = threading.Event()
         deadline = time.monotonic() + seconds
         while not holds(self.seen) and not self.seen.errors:
@@ -94,12 +96,12 @@ class Applications:
         self._programs.pop(role).end(self.seen)
 
     def end_all(self) -> None:
-        """Let those that run end."""
+        """End the running programs, and wait for them."""
         for role in list(self._programs):
             self.end(role)
 
     def close(self) -> None:
-        """End those that run at once."""
+        """Kill the running programs."""
         for each in self._programs.values():
             each.kill()
 

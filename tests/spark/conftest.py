@@ -1,4 +1,4 @@
-"""One Spark and one broker for all of these tests: either takes its time to start."""
+"""One Spark and one broker for all of these tests, since both start slowly."""
 
 from __future__ import annotations
 

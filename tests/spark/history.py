@@ -20,7 +20,7 @@ GROUP = "watchers"
 
 @dataclass(frozen=True)
 class History:
-    """Where it is, and the producer whose transaction is still open."""
+    """The store and the topic, and the producer whose transaction is still open."""
 
     kafka: str
     store: str
@@ -130,7 +130,7 @@ def consume(kafka: str, topic: str = TOPIC, group: str = "reader") -> list[tuple
 
 
 def as_consumed(row: Row) -> tuple[Any, ...]:
-    """A row of Spark's as `consume` has it."""
+    """A row of Spark's in the form of `consume`."""
     headers = row.headers and [
         (each.key, None if each.value is None else bytes(each.value)) for each in row.headers
     ]

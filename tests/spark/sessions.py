@@ -19,7 +19,7 @@ def local_session(
 ) -> SparkSession:
     """Spark in local mode, which keeps its files in a folder."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # The workers import what is tested here, not what may be installed.
+    # The workers import the code under test, not an installed package.
     os.environ["PYTHONPATH"] = str(ROOT)
     builder = SparkSession.builder.master(f"local[{cores}]").appName("tidelog")
     base = {

@@ -21,7 +21,7 @@ TOPIC, GROUP = "measured", "lag-of-a-query"
 
 
 def described(broker: BrokerProcess) -> list[dict[str, Any]]:
-    """The group's offsets as `tidelog groups describe` has them."""
+    """The group's offsets, as `tidelog groups describe` prints them."""
     command = [sys.executable, "-m", "tidelog.cli", "groups", "describe", GROUP, "--json"]
     command += ["--bootstrap", broker.kafka]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

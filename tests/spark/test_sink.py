@@ -1,4 +1,4 @@
-"""Spark writes to topics, each batch at once and once, whatever is repeated."""
+"""Spark writes to topics: each batch whole and exactly once, however often Spark repeats it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def test_a_stream_that_repeats_its_commits_writes_each_row_once(
     feed(1, "d", "e")
     run()
     expect(b"a", b"b", b"c", b"d", b"e")
-    # As if Spark had died between the sink's commit and its own: the last batch is run again.
+    # As if Spark had died between the sink's commit and its own: the next start repeats the last
+    # batch.
     commits = tmp_path / "checkpoint" / "commits"
     last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
     (commits / str(last)).unlink()
@@ -112,7 +113,7 @@ def test_a_stream_that_repeats_its_commits_writes_each_row_once(
     run()
     expect(b"a", b"b", b"c", b"d", b"e", b"f")
 
-    # A checkpoint of its own is another query, though it calls itself the same.
+    # Another checkpoint is another query, even with the same name.
     with pytest.raises(Exception, match="transactional id derive belongs to query"):
         run("another checkpoint")
     expect(b"a", b"b", b"c", b"d", b"e", b"f")

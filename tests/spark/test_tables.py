@@ -1,4 +1,4 @@
-"""Spark's SQL alone: views and tables, read and inserted into; errors as users see them."""
+"""Spark's SQL alone: reads of and inserts into views and tables, and errors as users see them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_the_frame_has_a_read_committed_consumers_rows_while_the_topic_grows(
     producer = Producer({"bootstrap.servers": history.kafka, "log_level": 0})
     producer.produce(TOPIC, b"later", partition=1)
     producer.flush(30)
-    flush(broker)  # what was the tail of the frame is in segments now
+    flush(broker)  # the tail of the frame is in segments now
     assert rows_of(frame) == expected
     assert len(consume(history.kafka)) == len(expected) + 1
 

@@ -1,5 +1,5 @@
-"""One cluster for all of these tests, with executors that know Tidelog from its wheel alone; and a
-bucket on a shared folder and one on an S3 server, each with a broker and the same history."""
+"""One cluster for all of these tests. Its executors know Tidelog only from its wheel. Two buckets,
+on a shared folder and on an S3 server, each have a broker and the same history."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def cluster(
 
 @pytest.fixture(scope="session")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has what Tidelog needs, as a cluster's nodes have, and not Tidelog."""
+    """An interpreter with Tidelog's requirements but without Tidelog, as on a cluster's nodes."""
     folder = tmp_path_factory.mktemp("executors")
     venv.create(folder, symlinks=True)
     [packages] = folder.glob("lib/python*/site-packages")
-    # Only folders that site itself knows have their own .pth files read, which make a checkout
-    # importable.
+    # `site` reads the .pth files of its own folders only. Those make a checkout importable, so
+    # these folders are named in another file.
     folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (packages / "dependencies.pth").write_text("".join(f"{each}\n" for each in folders))
     return folder / "bin" / "python"
@@ -103,7 +103,7 @@ def spark(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_HOME", str(spark_home(folder)))
         patch.setenv("PYSPARK_PYTHON", str(python))
-        # For the driver's own Python workers alone: those of streams do not find pyFiles.
+        # Only for the driver's own Python workers: those of streams do not find pyFiles.
         patch.setenv("PYTHONPATH", str(shipped))
         # The driver's Python workers start where it does: in no checkout.
         with contextlib.chdir(folder):
@@ -116,7 +116,7 @@ def spark(
 
 @dataclass(frozen=True)
 class Place:
-    """A bucket with a broker on it."""
+    """A bucket with a broker."""
 
     store: str
     settings: dict[str, str]

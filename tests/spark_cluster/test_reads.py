@@ -108,7 +108,7 @@ def test_committed_files_hold_the_rows_of_the_table(spark: SparkSession, place: 
     expected = tailless.select("partition", *SEGMENT_COLUMNS).collect()
     found = []
     for each in files:
-        # The executors' JVMs alone open the files, with what the reader's options say.
+        # Only the executors' JVMs open the files, by the reader's options.
         reader = spark.read.options(**s3a_options(place.store, **place.settings))
         frame = reader.schema(SEGMENT_SCHEMA).parquet(each.path)
         assert frame.count() == each.rows

@@ -98,7 +98,8 @@ def test_a_stream_that_repeats_its_commit_writes_each_row_once(
 
     feed(place, "changes", sent)
     run()
-    # As if Spark had died between the sink's commit and its own: the last batch is run again.
+    # As if Spark had died between the sink's commit and its own: the next start repeats the last
+    # batch.
     commits = tmp_path / "checkpoint" / "commits"
     last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
     (commits / str(last)).unlink()

@@ -1,1 +1,1 @@
-"""The attacks: each module is found by itself, and each decorated function in it is one."""
+"""The attacks. Modules in this folder and decorated functions in them are found automatically."""

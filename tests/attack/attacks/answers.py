@@ -1,4 +1,4 @@
-"""Requests whose answers nobody reads."""
+"""Requests whose answers are not read."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ OPENED_AT_ONCE: Final = 100
 STEPS: Final = ("silent", "versions", "handshake", "scram", "half a frame", "large frame")
 """How far a connection goes before it stays silent."""
 STAYING: Final = CONNECTIONS - CONNECTIONS // len(STEPS)
-"""The broker closes a connection at once whose frame is too large."""
+"""Connections that stay: the broker closes one at once whose frame is too large."""
 
 
 @attack(

@@ -14,7 +14,7 @@ VALUE_BYTES = 95_000_000
 
 
 async def _bomb(target: Target, codec: Compression, records: int = 1) -> bytes:
-    """A request with one batch, for a topic that is made for it."""
+    """A request with one batch, for a topic that exists only for it."""
     wire = await Wire.connect(target.kafka)
     await wire.ask(creation("bombs", 1))
     wire.close()

@@ -1,1 +1,1 @@
-"""The clients under test, as programs and behind one interface, and what judges them."""
+"""The clients under test, as programs and behind one interface, and the judges of their records."""

@@ -1,5 +1,5 @@
-"""What a broker holds, through Tidelog's own client, beside what foreign readers say: batches as
-they are stored, what readers of either isolation may see of them, and groups' offsets."""
+"""A broker's batches, visible records and groups' offsets, read by Tidelog's own client. The tests
+compare foreign readers with these."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PartitionView(NamedTuple):
     """A partition as one isolation level shows it."""
 
     batches: list[BatchHeader]
-    """All that were fetched, markers and those of aborted transactions too."""
+    """All fetched batches, including markers and aborted batches."""
     records: list[StoredRecord]
     """The records that an application gets."""
     end: int
@@ -87,7 +87,7 @@ def partition_view(
 
 
 def group_offsets(bootstrap: str, group: str) -> dict[Place, int]:
-    """The offsets that count now, whatever transactions may be about to change."""
+    """The committed offsets, without those that an open transaction may commit."""
 
     async def use(client: Client) -> dict[Place, int]:
         clock = SystemClock()

@@ -4,8 +4,8 @@ two steps.
     python -m tests.compat.kit.delivery_worker LEVEL BOOTSTRAP GROUP SOURCE TARGET COUNT DIES_AT
 
 `LEVEL`: at-least-once (first the output, then the offset), at-most-once (first the offset, then the
-output), exactly-once (both in a transaction). It ends when it stands at offset `COUNT`; it dies
-between the two steps of the record with number `DIES_AT`, if there is one.
+output), exactly-once (both in a transaction). The worker ends at offset `COUNT`. If `DIES_AT` is
+given, it dies between the two steps of the record with that number.
 """
 
 from __future__ import annotations

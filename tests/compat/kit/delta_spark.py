@@ -1,4 +1,5 @@
-"""Delta Lake's own engine: a Spark session with its library, and what it reads of a table."""
+"""Delta Lake's own engine: a Spark session with its library, and the rows that it reads of a
+table."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from pyspark.sql import SparkSession
 from tests.unit.storage.table.test_table_readers import Row
 
 DELTA_ARTIFACT = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""Of the version of Spark that the tests are pinned to."""
+"""The artifact for the version of Spark that the tests are pinned to."""
 DELTA_GROUPS = ("io.delta", "io.unitycatalog")
-"""All else that it depends on comes with PySpark."""
+"""Groups of the artifact and its dependencies. PySpark brings all others."""
 
 
 def delta_session(jars: Path, folder: Path) -> SparkSession:
@@ -23,7 +24,7 @@ def delta_session(jars: Path, folder: Path) -> SparkSession:
         "spark.jars": ",".join(str(jar) for jar in sorted(jars.glob("*.jar"))),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # A vacuum that deletes whatever the table does not list, however new.
+        # Lets a vacuum delete every file that the table does not list, even a new one.
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.ui.enabled": "false",

@@ -1,4 +1,4 @@
-"""Writes messages to a topic by the Spark sink, in a process with a Spark of its own.
+"""Writes messages to a topic by the Spark sink, in a process with a separate Spark.
 
 python -m tests.compat.kit.spark_writer STORE BOOTSTRAP TOPIC PARQUET FOLDER
 

@@ -1,11 +1,11 @@
-"""A worker that moves records from one topic to two others in transactions, every third of which it
-aborts on purpose; a process of its own, to be killed at any moment.
+"""A worker that moves records from one topic to two others in transactions. It aborts every third
+one on purpose. It is a separate process, which a test may kill at any moment.
 
     python -m tests.compat.kit.transform_worker LIBRARY BOOTSTRAP NAME SOURCE LEFT RIGHT
 
-It says on its standard output what it has done, a word a line: ready, sent, offsets, committed,
-aborted. `NAME` is its transactional id, its group and its member of that group. An error that the
-library calls abortable aborts the transaction; any other one ends the process. The library
+It reports its steps on standard output, a word a line: ready, sent, offsets, committed, aborted.
+`NAME` is its transactional id, its group and its member of that group. An error that the library
+calls abortable aborts the transaction; any other one ends the process. The library
 `confluent-kafka-consumer` is confluent-kafka in a group of the consumer protocol (KIP-848). The
 variable CLIENT_PROPERTIES may name a file with more properties of confluent-kafka, as NAME=VALUE.
 """
@@ -60,18 +60,18 @@ def say(word: str) -> None:
 
 
 class SliceTurns:
-    """Which transaction it is, and what is to become of it."""
+    """The number of a transaction, and its intended outcome."""
 
     def __init__(self) -> None:
         self._number = 0
 
     def next(self) -> bool:
-        """Begin the next one; whether it is to be committed."""
+        """Begin the next transaction. Returns whether it is to be committed."""
         self._number += 1
         return self._number % ABORTED_EVERY != 0
 
     def output(self, value: bytes, *, commits: bool) -> bytes:
-        """The derived record: the input, which attempt this is, what is to become of it."""
+        """The derived record: the input, the number of the attempt, and the intended outcome."""
         fate = "committed" if commits else "aborted"
         return b"%s:%d.%d:%s" % (value, os.getpid(), self._number, fate.encode())
 
@@ -105,7 +105,8 @@ def confluent(job: Job, member: dict[str, str | int]) -> NoReturn:
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "reconnect.backoff.max.ms": 500,
-            # Else librdkafka 2.16 may wait for ever for a coordinator that was away (its #5511).
+            # Otherwise librdkafka 2.16 may wait for ever for a coordinator that was away (its
+            # #5511).
             "metadata.recovery.strategy": "none",
             **more,
         }

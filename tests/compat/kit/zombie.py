@@ -1,10 +1,10 @@
-"""A producer that opens a transaction, waits, and then tries to go on; a process of its own, to be
-stopped and woken up meanwhile.
+"""A producer that opens a transaction, waits, and then tries to go on. It is a separate process,
+which a test may stop and wake up meanwhile.
 
     python -m tests.compat.kit.zombie LIBRARY BOOTSTRAP ACTION TOPIC
 
-`ACTION`, which is part of its transactional id: produce, commit or offsets. It says `open`, reads a
-line, acts, and says the name of the error that its library raises, or `done`.
+`ACTION`, which is part of its transactional id: produce, commit or offsets. It prints `open`, reads
+a line, acts, and prints the name of the error that its library raises, or `done`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def confluent(bootstrap: str, action: str, topic: str) -> None:
         producer.produce(topic, b"late", partition=0)
         producer.flush(SECONDS_MAX)
     elif action == "offsets":
-        # No member of the group: its metadata are those of a consumer that is in none.
+        # The commit names no member: its metadata are those of a consumer outside any group.
         consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP})
         metadata = consumer.consumer_group_metadata()
         producer.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], metadata, SECONDS_MAX)
@@ -84,7 +84,7 @@ async def aiokafka(bootstrap: str, action: str, topic: str) -> None:
 
 
 def main(library: str, *arguments: str) -> None:
-    """Run, and say what came of it."""
+    """Run the action. Returns `done` or the name of the error."""
     try:
         match library:
             case "confluent-kafka":

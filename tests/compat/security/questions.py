@@ -1,4 +1,4 @@
-"""The list of requests and rules as questions to brokers, and what counts of the answers."""
+"""The list of requests and rules as questions to brokers, and the compared parts of the answers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ _TOLD: Final = frozenset(
         "partition",
     }
 )
-"""Fields of answers with names and places; those that end as `_ENDS` tell errors and operations."""
+"""Compared fields of answers with names and places. Fields that end as `_ENDS` have errors and
+operations."""
 _ENDS: Final = ("error_code", "authorized_operations")
 _COUNTED: Final = "configs"
 """Settings differ: only whether some are told counts."""
@@ -103,7 +104,7 @@ _COUNTED: Final = "configs"
 
 @dataclass(frozen=True)
 class Question:
-    """A request of one principal with rules of its own."""
+    """A request of one principal, with rules for that principal."""
 
     case: str
     kind: str
@@ -139,7 +140,7 @@ def questions() -> Iterator[Question]:
 
 
 def questions_of_single_resources() -> Iterator[Question]:
-    """Requests that change what they name: each question names a resource of its own."""
+    """Requests that change the named resource, so each question names another one."""
     for case in SINGLE_CASES:
         for version in case.versions:
             for question in _asked(
@@ -195,7 +196,7 @@ def _kinds(case: Case) -> Iterator[tuple[str, list[AclRule]]]:
 
 
 def _renamed(name: str, renamed: Mapping[str, str]) -> str:
-    """The name of a rule for another resource: the whole name, its prefix or a longer one."""
+    """A rule's name for another resource: the whole name, its prefix or a longer one."""
     for old, new in renamed.items():
         if name.startswith(old):
             return new + name[len(old) :]
@@ -209,7 +210,7 @@ def _is_forwarded(request: Request[Any]) -> bool:
 
 
 def _replace(node: Any, values: Mapping[Any, Any]) -> bool:
-    """Replace values in a message; whether there was one."""
+    """Replace values in a message. Returns whether the message had one."""
     found = False
     for field in node.FIELDS:
         value = getattr(node, field.name)

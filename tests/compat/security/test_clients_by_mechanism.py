@@ -1,7 +1,7 @@
 """Each foreign client by each mechanism that it has: produce, transact, consume in a group.
 
-And what the client's user hears of a wrong password, an expired token, a wrong authority, an
-expired certificate and a wrong host name.
+Also the error that the client's user sees after a wrong password, an expired token, a wrong
+authority, an expired certificate and a wrong host name.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ERRORS: Final = {
         "wrong CA": r"^KafkaConnectionError: .*\n.*self-signed certificate in certificate chain",
         "expired certificate": r"^KafkaConnectionError: .*\n.*certificate has expired",
         "wrong host name": r"^KafkaConnectionError: .*\n.*not valid for '127\.0\.0\.1'",
-        # It takes the broker's refusal for a success, so the broker closes the connection.
+        # The client takes the broker's refusal for a success, so the broker closes the connection.
         "expired token": r"^KafkaConnectionError: .*\n.*Connection at .* closed",
     },
     "kafka-python": {
@@ -94,14 +94,14 @@ ERRORS: Final = {
         "wrong CA": "KafkaJSConnectionError: .*self-signed certificate in certificate chain",
         "expired certificate": "KafkaJSConnectionError: .*certificate has expired",
         "wrong host name": "KafkaJSConnectionError: .*does not match certificate's altnames",
-        # It takes the broker's refusal for a success, so the broker closes the connection.
+        # The client takes the broker's refusal for a success, so the broker closes the connection.
         "expired token": "^KafkaJSConnectionClosedError: Closed connection",
     },
     "franz-go": {
         "wrong CA": r"^x509\.UnknownAuthorityError: ",
         "expired certificate": r"^x509\.CertificateInvalidError: .*expired",
         "wrong host name": r"^x509\.HostnameError: .*not 127\.0\.0\.1",
-        # It knows no refusal in the exchange of OAUTHBEARER.
+        # The client knows no refusal in the exchange of OAUTHBEARER.
         "expired token": "unexpected data in oauth response",
     },
 }
@@ -122,7 +122,7 @@ MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedBroker]:
-    """One process with all listeners."""
+    """One broker process with all listeners."""
     with closed_broker(tmp_path_factory.mktemp("closed")) as found:
         yield found
 

@@ -119,7 +119,7 @@ class Comparison:
     def __init__(self, ours: Side, theirs: Side) -> None:
         self._sides = ours, theirs
         self.found: defaultdict[str, list[str]] = defaultdict(list)
-        """By case, a text for each version and kind of rule."""
+        """By case, one text for each version and kind of rule."""
         self.met: set[Difference] = set()
         """The listed differences that showed."""
 

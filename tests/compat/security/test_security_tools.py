@@ -45,7 +45,7 @@ class ClosedCluster:
         return Tools(self._lib, self._address, config)
 
     def consumed(self, user: str, topic: str, count: int) -> str:
-        """The first records as Kafka's console consumer prints them; it waits for them."""
+        """The first records as Kafka's console consumer prints them. Waits for the records."""
         config = self._protection.files(user)["JAVA_CLIENT_PROPERTIES"]
         place = ("--topic", topic, "--partition", "0", "--offset", "earliest")
         limits = ("--max-messages", str(count), "--timeout-ms", str(1000 * SECONDS_MAX))

@@ -40,7 +40,7 @@ _SHARED: Final = {
     "sasl.oauthbearer.expected.issuer": ISSUER,
     "sasl.oauthbearer.expected.audience": AUDIENCE,
     "offsets.topic.num.partitions": "1",
-    # The records' timestamps are those of old records.
+    # The records have old timestamps, and must not expire.
     "log.retention.ms": "-1",
     "transaction.state.log.num.partitions": "1",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -1,1 +1,1 @@
-"""Foreign clients by every mechanism that they have, and what their users hear of a failure."""
+"""Foreign clients by every mechanism that they have, and the errors that their users see."""

@@ -29,7 +29,7 @@ class AioKafkaClient:
     mechanisms = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"})
 
     def run(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        """One after the other."""
+        """Run one attempt after the other."""
         return [
             asyncio.run(_refused(each) if each.is_refused else _served(each)) for each in attempts
         ]

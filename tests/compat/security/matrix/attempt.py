@@ -25,12 +25,12 @@ class Attempt:
     certificate: str = ""
     """The file with the client's own key and certificate."""
     mechanism: str = ""
-    """With a mechanism the protocol is SASL_SSL, else SSL."""
+    """With a mechanism the protocol is SASL_SSL, without one SSL."""
     username: str = ""
     password: str = ""
     token: str = ""
     is_refused: bool = False
-    """Whether the client must fail. It then only connects."""
+    """Whether the client must fail. Such an attempt only connects."""
 
     @property
     def values(self) -> list[str]:

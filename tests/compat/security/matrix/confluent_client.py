@@ -25,7 +25,7 @@ class ConfluentClient:
     mechanisms = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"})
 
     def run(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        """One after the other."""
+        """Run one attempt after the other."""
         return [_refused(each) if each.is_refused else _served(each) for each in attempts]
 
 

@@ -36,8 +36,8 @@ class KafkaPythonClient:
     mechanisms = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"})
 
     def run(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        """One after the other."""
-        # A producer that cannot connect leaves its sockets open. They end with the process.
+        """Run one attempt after the other."""
+        # A producer that cannot connect leaves its sockets open until its process ends.
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             return pool.submit(_run, attempts).result()
 

@@ -15,13 +15,13 @@ from tests.compat.security.matrix.attempt import (
 
 
 class KcatClient:
-    """One process for each step."""
+    """Runs one process of kcat for each step."""
 
     name = "kcat"
     mechanisms = frozenset({"PLAIN"})
 
     def run(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        """One after the other."""
+        """Run one attempt after the other."""
         return [self.connect(each) if each.is_refused else _served(each) for each in attempts]
 
     def connect(self, attempt: Attempt) -> Outcome:
@@ -33,7 +33,7 @@ class KcatClient:
 def _run(
     attempt: Attempt, *arguments: str, text: str = "", **settings: str
 ) -> subprocess.CompletedProcess[str]:
-    """kcat with its settings in a file: a list of processes would show them."""
+    """Run kcat with its settings in a file, since a list of processes would show arguments."""
     settings |= {
         "security.protocol": "SASL_SSL" if attempt.mechanism else "SSL",
         "ssl.ca.location": attempt.authority,

@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 class ProgramClient:
-    """One run of a program for all attempts."""
+    """Runs a program once for all attempts."""
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
@@ -25,7 +25,8 @@ class ProgramClient:
         self._command = command
 
     def run(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        """A line of JSON on the program's stdin is an attempt; one on its stdout an outcome."""
+        """Run all attempts. A line of JSON on the program's stdin is an attempt, and one on its
+        stdout an outcome."""
         told = [asdict(each) | {"values": each.values} for each in attempts]
         done = subprocess.run(
             self._command,
@@ -47,7 +48,7 @@ def java_client(lib: Path) -> ProgramClient:
 
 
 def kafkajs_client(folder: Path) -> ProgramClient:
-    """KafkaJS. Node looks for packages beside the program that asks for them."""
+    """KafkaJS. Node looks for packages beside the program that loads them."""
     program = folder / "secured_client.cjs"
     shutil.copyfile(PROGRAMS / "secured_client.cjs", program)
     return ProgramClient("KafkaJS", ["node", str(program)])
