@@ -67,7 +67,7 @@ def attack(
         if name in _found:
             raise ValueError(f"there is an attack {name} already")
         if not run.__doc__:
-            raise ValueError(f"the attack {name} does not say what it does")
+            raise ValueError(f"the attack {name} has no docstring")
         says = " ".join(run.__doc__.split("\n\n")[0].split())
         told = settings or {}
         _found[name] = Attack(name, says, run, seconds, told, store, descriptors_max, sasl)

@@ -82,7 +82,7 @@ class DriverProcess:
         """SIGKILL to the driver and all its processes."""
         deadline = time.monotonic() + DEATH_SECONDS_MAX
         while found := self.processes():
-            assert time.monotonic() < deadline, f"they do not die: {found}"
+            assert time.monotonic() < deadline, f"the processes do not die: {found}"
             self._signal(signal.SIGKILL)
             time.sleep(0.01)
         self.process.wait()
@@ -91,7 +91,7 @@ class DriverProcess:
         """SIGSTOP to all of it: it stalls wherever it is."""
         deadline = time.monotonic() + DEATH_SECONDS_MAX
         while any(each.state != "T" for each in self.processes()):
-            assert time.monotonic() < deadline, "they do not stop"
+            assert time.monotonic() < deadline, "the processes do not stop"
             self._signal(signal.SIGSTOP)
             time.sleep(0.01)
 

@@ -66,7 +66,9 @@ def test_a_task_that_dies_when_it_has_staged_is_run_again_and_counts_once(world:
     world.check_as_consumer()
 
 
-def test_a_commit_is_repeated_when_the_driver_dies_before_spark_notes_it(world: World) -> None:
+def test_a_commit_is_repeated_when_the_driver_dies_before_spark_logs_the_batch(
+    world: World,
+) -> None:
     before = world.audit()
     world.orders.hold(COMMITTED)
     world.feed.send(RECORDS)

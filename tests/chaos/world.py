@@ -140,7 +140,7 @@ class World:
                 found.append(note)
             return bool(found)
 
-        self.until(is_held, f"nobody comes to: {moment}")
+        self.until(is_held, f"no process reaches: {moment}")
         return found[0]
 
     def await_moment(self, moment: str, batch: int | None = None, count: int = 1) -> None:
@@ -175,7 +175,7 @@ class World:
         assert not alone, f"in one topic alone: {sorted(alone)[:10]} and so on, {len(alone)}"
         twice = [value for value, count in one.items() if count > 1]
         assert not twice, f"more than once: {sorted(twice)[:10]} and so on, {len(twice)}"
-        assert frozenset(one) <= self.expected(), "what was never sent"
+        assert frozenset(one) <= self.expected(), "a value that was never sent"
         return frozenset(one)
 
     def await_all_derived(self) -> None:

@@ -121,7 +121,9 @@ def until_taken(cluster: Cluster, protection: Protection) -> None:
     deadline = time.monotonic() + TAKEN_SECONDS_MAX
     for address in cluster.bootstrap.split(","):
         while served(address, protection.trusted) != protection.issued:
-            assert time.monotonic() < deadline, f"{address} has an old one\n{cluster.logs()}"
+            assert time.monotonic() < deadline, (
+                f"{address} has an old certificate\n{cluster.logs()}"
+            )
             pause.wait(0.05)
 
 

@@ -208,7 +208,7 @@ def test_new_partitions_and_topics_are_assigned(consumer_broker: BrokerProcess) 
     bootstrap = consumer_broker.kafka
     create_topics(bootstrap, ready=1)
     with Librdkafka(bootstrap, "growing-848", ["ready", "not-yet"], "A", **PROTOCOL) as one:
-        until(lambda: len(one.assigned()) == 1, "what there is")
+        until(lambda: len(one.assigned()) == 1, "the present partition")
         create_topics(bootstrap, **{"not-yet": 1})
         until(lambda: len(one.assigned()) == 2, "the new topic")
         grow(bootstrap, "not-yet", 3)

@@ -167,7 +167,9 @@ def test_offsets_of_a_member_that_has_left_its_group_are_refused(
     assert group_offsets(broker.kafka, topic) == {}
 
 
-def test_a_delayed_end_of_a_transaction_does_not_end_the_next_one(broker: BrokerProcess) -> None:
+def test_a_delayed_end_of_a_transaction_does_not_end_the_next_transaction(
+    broker: BrokerProcess,
+) -> None:
     """Under the second version each transaction has an epoch of its own (KAFKA-17754)."""
     topic = "delayed-end"
     create_topic(broker.kafka, topic)

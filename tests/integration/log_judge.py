@@ -125,7 +125,9 @@ class Walk:
         if sent is None:
             return False
         if (sent.key, sent.value) != (found.key, found.value):
-            raise Violation(f"{self.place} {found.offset}: {found} is not what was sent: {sent}")
+            raise Violation(
+                f"{self.place} {found.offset}: {found} differs from the sent record: {sent}"
+            )
         if self.is_committed_only and sent.fate.is_committed is False:
             raise Violation(f"{self.place} {found.offset}: an aborted record was read: {found}")
         return not self.is_committed_only or sent.fate.is_committed is True
@@ -135,7 +137,7 @@ class Walk:
         outcomes."""
         for found in self.unproved:
             if not self._is_proved(found):
-                raise Violation(f"{self.place} {found.offset}: nobody sent {found}")
+                raise Violation(f"{self.place} {found.offset}: {found} was never sent")
         self.unproved.clear()
 
 
@@ -160,7 +162,7 @@ class LogStarts:
         it."""
         number = bisect_left(self._times, now)
         if number == len(self._times):
-            raise ValueError(f"nobody has asked for log starts since {now}")
+            raise ValueError(f"no question for log starts since {now}")
         return self._starts[number].get(place, 0)
 
 

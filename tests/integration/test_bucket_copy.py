@@ -150,7 +150,7 @@ def check(
     for name in PRODUCERS:
         load = loads[name]
         seen = [[word for word in words if word.startswith(f"{name}-")] for words in found]
-        assert all(words == seen[0] for words in seen), "a transaction is there in part"
+        assert all(words == seen[0] for words in seen), "only a part of a transaction was copied"
         assert seen[0] == load.committed[: len(seen[0])]
         assert len(seen[0]) >= least[name]
     plain = {word for words in found for word in words if word.startswith(f"{PLAIN}-")}

@@ -119,7 +119,7 @@ def loose_segments(bucket: Path) -> set[Path]:
     return stored - listed
 
 
-def test_a_segment_whose_commit_never_came_is_fenced_off_and_goes(tmp_path: Path) -> None:
+def test_a_segment_whose_commit_never_came_is_fenced_off_and_deleted(tmp_path: Path) -> None:
     """There are three deaths. The first leaves a segment stored but not committed. No broker rolls
     any more, so the collector makes an empty commit that keeps the segment out, and dies. The next
     broker dies before it deletes the segment."""
@@ -146,7 +146,7 @@ def test_a_segment_whose_commit_never_came_is_fenced_off_and_goes(tmp_path: Path
         with server._start(None) as survivor:
             deadline = time.monotonic() + DELETED_SECONDS_MAX
             while loose.exists():
-                assert time.monotonic() < deadline, "it is not deleted"
+                assert time.monotonic() < deadline, "the segment is not deleted"
                 threading.Event().wait(0.05)
             check(read(survivor.kafka, "read_committed"), written)
             fsck(tmp_path)

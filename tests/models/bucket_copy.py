@@ -375,7 +375,7 @@ def judge(world: World) -> None:
     log = world.log[: me.ends[LOG]]
     wals = tuple(wal[:end] for wal, end in zip(world.wals, me.ends[:LOG], strict=True))
     if any(end < least for end, least in zip(me.ends, me.least, strict=True)):
-        raise Violation("the copy lacks what was durable before it began")
+        raise Violation("the copy lacks entries that were durable before it began")
     for owner, number in me.copied:
         if number < me.ends[owner] and wals[owner][number].stamp > len(log):
             raise Violation("the copy's log ends below the stamp of a slot")

@@ -42,7 +42,7 @@ NAMED_TWICE = "an object is named in a second entry"
 ONE_OPENED = "an object goes when one of its tenures has opened"
 NEVER_OPENED = "an object goes when its moves are applied"
 FENCER_FINISHES = "only the fencer finishes a fence"
-RETIRER_ASSIGNS = "only the retirer assigns what Retired left out"
+RETIRER_ASSIGNS = "only the retirer assigns partitions that Retired left out"
 UNASSIGNED = "a retired WAL goes that an unassigned partition names"
 NO_SEAL = "no seal before Retired"
 

@@ -42,7 +42,7 @@ VARIANTS = {
     "a stamp above the view is damage": Limits(losses=0),
     "an entry above a hole is ignored": Limits(snapshots=0),
     "the predecessor is not compared": Limits(entries=4, snapshots=0),
-    "stamps what was sent": Limits(losses=0, snapshots=0),
+    "stamps an entry that was only sent": Limits(losses=0, snapshots=0),
 }
 """Broken variants, and a small world in which each goes wrong."""
 
@@ -167,7 +167,7 @@ def live_steps(world: World, number: int, limits: Limits, variant: str) -> Steps
         after = absorb(me._replace(pending=None), found, variant)
         yield to(f"finds {at} taken", after)
     stamp = head(me)
-    if variant == "stamps what was sent" and me.pending is not None:
+    if variant == "stamps an entry that was only sent" and me.pending is not None:
         stamp = Stamp(at, me.pending.identity)
     if world.stamps[number] != stamp:
         stamps = (*world.stamps[:number], stamp, *world.stamps[number + 1 :])

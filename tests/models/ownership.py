@@ -161,12 +161,12 @@ def checkpoint_steps(actor: Actor) -> Steps:
         return
     named = {tenure.epoch for tenure in world.tenures}
     frozen = tuple(each for each in me.frozen if each.epoch in named)
-    if actor.variant == "checkpoints forget what was given by reference" or (
+    if actor.variant == "checkpoints forget partitions given by reference" or (
         actor.variant == "a frozen image goes when the partition comes back" and me.epoch >= 0
     ):
         frozen = ()
     left_out = me.phase == "giving" and actor.variant == (
-        "checkpoint leaves out what is being given away"
+        "checkpoint leaves out partitions being given away"
     )
     slot = len(world.wals[number])
     if me.phase in ("idle", "opening") or left_out:

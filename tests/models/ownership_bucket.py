@@ -48,7 +48,7 @@ def superfluous(world: World, variant: str) -> Iterator[Mark]:
             no_record = entry.image is not None or bool(entry.moved)
             in_table = no_record or entry.offset < len(world.table)
             unreferred = (broker, slot) not in referred and entry.epoch <= base.tenure.epoch
-            if in_table or unreferred or variant == "deletes what a base refers to":
+            if in_table or unreferred or variant == "deletes objects that a base refers to":
                 yield broker, slot
         for checkpoint in world.checkpoints[broker]:
             if (

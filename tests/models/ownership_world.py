@@ -47,10 +47,10 @@ VARIANTS = {
     "accepts without an opening image": Limits(1, 0, 0, 0, 0, 0),
     "accepts while giving away": Limits(1, 1, 0, 0, 0, 0),
     "checkpoint of another tenure taken": Limits(1, 2, 0, 1, 0, 0),
-    "checkpoint leaves out what is being given away": Limits(1, 1, 0, 1, 0, 0),
+    "checkpoint leaves out partitions being given away": Limits(1, 1, 0, 1, 0, 0),
     "table commit without the next-offset check": Limits(1, 2, 2, 0, 0, 0),
     "deletes above the floor": Limits(2, 1, 1, 0, 0, 0),
-    "deletes what a base refers to": Limits(1, 1, 0, 1, 0, 0),
+    "deletes objects that a base refers to": Limits(1, 1, 0, 1, 0, 0),
     "deletes the newest checkpoint": Limits(1, 1, 1, 1, 0, 0),
     "retired WALs deleted too early": Limits(0, 3, 0, 0, 0, 0),
     "reader takes a table older than the base": Limits(1, 1, 1, 1, 1, 0),
@@ -68,7 +68,7 @@ VARIANTS = {
 
 _REFERENCE = Limits(1, 1, 0, 1, 0, 0, by_reference=True)
 REFERENCE_VARIANTS = {
-    "checkpoints forget what was given by reference": _REFERENCE,
+    "checkpoints forget partitions given by reference": _REFERENCE,
     "a frozen image goes when the partition comes back": _REFERENCE._replace(changes=2),
     "an image of an earlier attempt is taken": _REFERENCE._replace(checkpoints=0),
     "the move forgets the giver's tenure": _REFERENCE,

@@ -36,7 +36,7 @@ IDLE, PRODUCING, ENDING, WAITING, FAILED = "idle", "producing", "ending", "waiti
 P, Q = "p", "q"
 BOTH = frozenset({P, Q})
 
-EARLY_VERIFICATION = "verification answered from what is not durable"
+EARLY_VERIFICATION = "verification answered from entries that are not durable"
 EARLY_MARKERS = "markers leave before Prepare is durable"
 NO_ORDINALS = "a marker's ordinal ignored"
 LATE_VERIFICATION = "a verification outlives the marker"
@@ -44,7 +44,7 @@ EARLY_ACKNOWLEDGEMENT = "a marker acknowledged before it is durable"
 IMPATIENT_COMPLETE = "Complete without waiting for the markers"
 EARLY_ANSWER = "EndTxn answered before Prepare is durable"
 MARKER_FIRST = "the local marker before Prepare"
-RESTORED_ADDITIONS = "a recovered coordinator adds what is verified: it may have been lost"
+RESTORED_ADDITIONS = "a recovered coordinator adds verified partitions that it may have lost"
 EARLY_ADDITION = "the producer told of an addition before it is durable"
 VARIANTS = (
     EARLY_VERIFICATION,
@@ -366,7 +366,7 @@ def verification_steps(world: World, variant: str) -> Steps:
     is_missing = Q not in memory.partitions and memory.state == ONGOING
     if world.guard is not None and world.inherited and is_missing:
         restored = memory._replace(partitions=memory.partitions | {Q})
-        yield "the coordinator adds what it may have lost", append(world, restored)
+        yield "the coordinator adds partitions that it may have lost", append(world, restored)
     known = newest(world.a_log if variant == EARLY_VERIFICATION else world.a_durable)
     if world.guard is not None:
         # Perhaps the outcome is decided already, but not durable: the answer was due before.

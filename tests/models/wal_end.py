@@ -47,7 +47,7 @@ VARIANTS = {
     "does not look again before it retires": Limits(losses=0, sealers=2),
     "seals the first hole": Limits(),
     "takes the first seal for the end": Limits(sealers=2),
-    "stamps what was sent": Limits(losses=0),
+    "stamps slots that were only sent": Limits(losses=0),
     "fence without a stamp": Limits(),
     "reader takes a hole for the end": Limits(sealers=0, reads=1),
     "reader tells damage at once": Limits(losses=0, sealers=0, reads=1),
@@ -148,7 +148,7 @@ def writer_steps(world: World, limits: Limits, variant: str) -> Steps:
     """Send, confirm or end, renew the lease, write a checkpoint."""
     done = acknowledged(world)
     if not world.ended and world.sent < limits.slots and world.sent < done + limits.window:
-        stamp = world.sent if variant == "stamps what was sent" else done
+        stamp = world.sent if variant == "stamps slots that were only sent" else done
         flying = tuple(sorted((*world.flying, (world.sent, stamp))))
         yield f"put {world.sent}", world._replace(flying=flying, sent=world.sent + 1)
     for put in world.flying:

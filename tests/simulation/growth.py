@@ -70,7 +70,7 @@ class NoNetwork:
         return NoListener()
 
     async def connect(self, factory: ProtocolFactory, host: str, port: int) -> asyncio.Transport:
-        raise OSError("there is nobody else")
+        raise OSError("there is no other host")
 
 
 @dataclass(frozen=True, slots=True)

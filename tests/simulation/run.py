@@ -155,7 +155,7 @@ def run(
         except (Deadlock, DeadlineExceeded, Livelock) as error:
             history.violate(f"{type(error).__name__}: {error}")
         for text in loop.unhandled:
-            history.violate(f"nobody handled: {text}")
+            history.violate(f"unhandled error: {text}")
         # Consequences for clients come last, since a report shows only the first violations.
         causes = simulation.store.violations + simulation.cluster.violations + failures
         history.violations[:0] = list(dict.fromkeys(causes))

@@ -49,7 +49,7 @@ def test_a_campaign_goes_on_behind_the_seeds_that_its_file_has(
     assert [json.loads(line)["seed"] for line in file.read_text().splitlines()] == [1, 2]
 
 
-def test_a_seed_with_other_options_is_another_one(tmp_path: Path) -> None:
+def test_a_seed_with_other_options_is_another_run(tmp_path: Path) -> None:
     path = tmp_path / "seeds.jsonl"
     CampaignFile(path).add(SeedOptions(1, 60.0), finished(1))
     found = CampaignFile(path)

@@ -57,7 +57,7 @@ def test_one_broker_waits_for_no_survey_and_none_waits_for_long(state: ClusterSt
 
 
 @given(clusters(), st.data())
-def test_a_death_moves_only_the_pieces_of_the_dead_one(
+def test_a_death_moves_only_the_pieces_of_the_dead_broker(
     state: ClusterState, data: st.DataObject
 ) -> None:
     present = living(state)

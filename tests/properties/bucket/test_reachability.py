@@ -82,7 +82,7 @@ def at_once(coroutine: Coroutine[object, object, T]) -> T:
     except StopIteration as ended:
         result: T = ended.value
         return result
-    raise AssertionError("it waits")
+    raise AssertionError("the store in memory waited")
 
 
 @dataclass
@@ -388,7 +388,7 @@ class World:
         reachability = self.reachability()
         found = [(key, parse_key(key)) for key in self.stored()]
         free = [key for key, what in found if what is not None and reachability.may_go(key, what)]
-        assert not set(free) & set(self.late()), "what comes late of the forgotten is kept"
+        assert not set(free) & set(self.late()), "late objects of forgotten owners are kept"
         for owner in self.forgotten:
             assert not reachability.wals.slots_may_go(owner, [SlotRun(0, 1000)])
         return free

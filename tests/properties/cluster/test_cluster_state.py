@@ -341,7 +341,7 @@ class ClusterMachine(RuleBasedStateMachine):
             assert found == tenures
 
     @invariant()
-    def an_id_tells_what_became_of_it(self) -> None:
+    def an_id_tells_the_fate_of_its_topic(self) -> None:
         """This holds even for ids that the log has forgotten."""
         state = self.state
         for topic_id, fate in self.fates.items():
@@ -356,7 +356,7 @@ class ClusterMachine(RuleBasedStateMachine):
         assert not state.is_retired(Incarnation(BrokerId(1), Epoch(state.sequence + 1)))
 
     @invariant()
-    def whoever_is_named_is_known(self) -> None:
+    def every_named_incarnation_is_known(self) -> None:
         state = self.state
         for partition in self.owners:
             *earlier, current = state.tenures(partition)
@@ -371,7 +371,7 @@ class ClusterMachine(RuleBasedStateMachine):
             )
 
     @invariant()
-    def what_is_to_be_opened_names_something_before_it(self) -> None:
+    def an_opening_tenure_names_an_earlier_state(self) -> None:
         for epoch in self.live.values():
             for partition, leader_epoch in self.state.unopened(Epoch(epoch)):
                 assert self.owners[partition][-1] == (leader_epoch, epoch)

@@ -324,7 +324,7 @@ def test_transactions_are_restored_from_a_snapshot_and_later_records(
 
 
 @given(st.lists(st.one_of(GROUP_RECORDS[GroupStored], GROUP_RECORDS[OffsetStored]), max_size=5))
-def test_a_record_without_columns_of_its_own_is_kept_as_the_log_has_it(
+def test_a_record_without_columns_of_its_own_is_kept_in_the_form_of_the_log(
     log: list[GroupRecord],
 ) -> None:
     removed: list[GroupRecord] = [GroupRemoved("a"), OffsetRemoved("a", "t", 1)]

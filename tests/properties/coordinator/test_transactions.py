@@ -317,13 +317,13 @@ class Transactions(RuleBasedStateMachine):
         self.checked = world.durable
 
     @invariant()
-    def markers_say_what_is_durably_decided(self) -> None:
+    def markers_agree_with_durable_decisions(self) -> None:
         for markers in self.world.markers[self.heard :]:
             assert self.outcomes[markers.producer_id, markers.ordinal] == markers.commit
         self.heard = len(self.world.markers)
 
     @invariant()
-    def only_what_is_prepared_waits_for_markers(self) -> None:
+    def only_prepared_transactions_wait_for_markers(self) -> None:
         kinds = Counter(each.state for each in self.world.machine.transactions.values())
         assert set(kinds) <= set(LEGAL)
 

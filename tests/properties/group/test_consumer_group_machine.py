@@ -192,8 +192,8 @@ class ConsumerGroupStories(RuleBasedStateMachine):
         return self.world.machine.consumer_groups.get(GROUP)
 
     @invariant()
-    def what_is_there_counts_against_the_limits(self) -> None:
-        self.world.check_what_is_held()
+    def usage_counts_against_the_limits(self) -> None:
+        self.world.check_usage()
 
     @invariant()
     def every_partition_has_one_holder_at_most(self) -> None:
@@ -209,7 +209,7 @@ class ConsumerGroupStories(RuleBasedStateMachine):
         assert {place for place in seen if group.is_free(*place)} == set()
 
     @invariant()
-    def clients_have_only_what_the_coordinator_knows_that_they_have(self) -> None:
+    def clients_have_only_partitions_that_the_coordinator_knows(self) -> None:
         """So no two members ever consume the same partition."""
         group = self.group
         if group is None:

@@ -275,11 +275,11 @@ class GroupStories(RuleBasedStateMachine):
     # Invariants.
 
     @invariant()
-    def what_is_there_counts_against_the_limits(self) -> None:
-        self.world.check_what_is_held()
+    def usage_counts_against_the_limits(self) -> None:
+        self.world.check_usage()
 
     @invariant()
-    def nobody_waits_for_ever(self) -> None:
+    def no_request_waits_for_ever(self) -> None:
         """Every request without an answer is one that a member waits for."""
         group = self.group
         members = [] if group is None else list(group.members.values())
@@ -324,7 +324,7 @@ class GroupStories(RuleBasedStateMachine):
             assert Timer(TimerKind.SESSION, GROUP, member_id) in timers
 
     @invariant()
-    def a_stable_group_is_what_is_stored(self) -> None:
+    def a_stable_group_equals_the_stored_group(self) -> None:
         group = self.group
         if group is not None and group.state is GroupState.STABLE:
             assert self.world.machine.stored_groups[GROUP] == group.stored()
@@ -360,7 +360,7 @@ class GroupStories(RuleBasedStateMachine):
             before = record
 
     @invariant()
-    def what_was_committed_last_is_found(self) -> None:
+    def the_last_commit_is_found(self) -> None:
         offsets = self.world.machine.offsets
         found = offsets.get(GROUP, "t", 0)
         if found is None:
@@ -373,7 +373,7 @@ class GroupStories(RuleBasedStateMachine):
         assert found.offset == self.committed.offset
 
     @invariant()
-    def what_a_transaction_may_change_is_unstable(self) -> None:
+    def pending_offsets_are_unstable(self) -> None:
         offsets = self.world.machine.offsets
         assert offsets.is_pending(GROUP, "t", 0) == bool(self.pending)
         assert not self.pending or self.group is not None

@@ -148,8 +148,8 @@ class MixedGroupStories(RuleBasedStateMachine):
         return set(assigned | current.pending_revocation.get(topic_id, frozenset()))
 
     @invariant()
-    def what_is_there_counts_against_the_limits(self) -> None:
-        self.world.check_what_is_held()
+    def usage_counts_against_the_limits(self) -> None:
+        self.world.check_usage()
 
     @invariant()
     def every_partition_has_one_holder_at_most(self) -> None:
@@ -158,7 +158,7 @@ class MixedGroupStories(RuleBasedStateMachine):
             assert sum(map(len, held)) == len(set[int]().union(*held))
 
     @invariant()
-    def members_have_only_what_the_coordinator_knows_that_they_have(self) -> None:
+    def members_have_only_partitions_that_the_coordinator_knows(self) -> None:
         """So no two members ever consume the same partition."""
         if self.group is None:
             return

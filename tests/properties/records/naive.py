@@ -87,7 +87,7 @@ def read(request: bytes, now_ms: int) -> list[NaiveRecord]:
     if producer_id < -1 or (producer_id >= 0 and min(epoch, sequence) < 0):
         raise Wrong("producer")
     if producer_id == -1 and attributes & 16:
-        raise Wrong("a transaction of nobody")
+        raise Wrong("a transaction without a producer")
     cursor = Cursor(_plain(attributes & 7, request[61:]))
     records = [_record(Cursor(_body(cursor)), index, base_timestamp) for index in range(count)]
     if cursor.left():

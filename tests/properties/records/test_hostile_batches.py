@@ -31,7 +31,7 @@ def agree(batch: bytes, verdict: list[BatchInfo] | InvalidBatch) -> None:
     """The verdict is the one of the plain reading."""
     records = naive.read_if_right(batch, NOW_MS)
     if records is None:
-        assert isinstance(verdict, InvalidBatch), "the plain reading refuses it"
+        assert isinstance(verdict, InvalidBatch), "the plain reading refuses the batch"
         return
     assert isinstance(verdict, list), verdict
     (info,) = verdict
@@ -44,7 +44,7 @@ def agree(batch: bytes, verdict: list[BatchInfo] | InvalidBatch) -> None:
 
 
 @given(records=record_lists(), codec=st.sampled_from(CODECS), seed=st.integers(0, 2**32))
-def test_a_damaged_batch_is_judged_as_a_plain_reading_judges_it(
+def test_a_damaged_batch_gets_the_verdict_of_a_plain_reading(
     records: list[NewRecord], codec: Compression, seed: int
 ) -> None:
     batch = damaged(bytes(encode_batch(records, compression=codec)), random.Random(seed))

@@ -129,7 +129,7 @@ def test_other_libraries_read_batches_made_of_rows(
 # The count becomes 0, with a checksum that is right, and the bytes of the records stay.
 @example(records=[NewRecord(None, timestamp=0)], codec=Compression.NONE, seed=573)
 @given(records=record_lists(), codec=codecs, seed=st.integers(0, 2**32))
-def test_damaged_batches_are_refused_or_read_as_the_plain_reader_reads_them(
+def test_damaged_batches_are_refused_or_read_like_the_plain_reader(
     records: list[Any], codec: Compression, seed: int
 ) -> None:
     buffer = damaged(bytes(encode_batch(records, compression=codec)), random.Random(seed))

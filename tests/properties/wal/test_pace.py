@@ -55,7 +55,7 @@ def test_work_that_takes_no_time_is_spread_evenly(pieces: list[float], seconds: 
 
 
 @given(PIECES, SECONDS, st.floats(0, 2))
-def test_work_is_part_of_the_time_and_has_no_pauses_where_it_takes_all_of_it(
+def test_work_is_part_of_the_time_and_has_no_pauses_if_it_takes_all_the_time(
     pieces: list[float], seconds: float, share: float
 ) -> None:
     """`share`: of the time that there is, as much as the work itself takes."""

@@ -174,7 +174,7 @@ def check_transactions(
             assert is_hidden or -1 < first <= entry.base_offset
 
 
-def test_a_filler_is_an_object_like_others() -> None:
+def test_a_filler_is_an_object_like_other_objects() -> None:
     written = history([("batch", 3, 1), ("batch", 2, -1), ("batch", 4, 2), ("batch", 1, -1)])
     filled = filler()
     image, aborted = salvage(EMPTY, written.events({1, 2}), filled)

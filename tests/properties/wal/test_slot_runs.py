@@ -14,12 +14,12 @@ slots = st.sets(st.integers(0, 40))
 
 def members(runs: list[SlotRun]) -> set[int]:
     found = [slot for run in runs for slot in range(run.first, run.end)]
-    assert found == sorted(set(found)), "they ascend, and none is empty or overlaps"
+    assert found == sorted(set(found)), "runs ascend, and none is empty or overlaps"
     return set(found)
 
 
 @given(slots)
-def test_runs_are_the_longest_ones(chosen: set[int]) -> None:
+def test_runs_are_as_long_as_possible(chosen: set[int]) -> None:
     runs = runs_of(sorted(chosen))
     assert members(runs) == chosen
     assert count(runs) == len(chosen)

@@ -322,7 +322,7 @@ class KafkaLogClient:
                 if key not in self._leaders:
                     await self._learn_leaders()
         if key not in self._leaders:
-            raise RequestRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"nobody leads {key}")
+            raise RequestRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"no leader for {key}")
         return self._leaders[key]
 
     async def _learn_leaders(self) -> None:

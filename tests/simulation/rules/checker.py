@@ -178,7 +178,7 @@ class _Checker:
             for offset, value in poll.records:
                 written = self.writers.get(value)
                 if written is None:
-                    text = f"{operation} read {value!r} at {poll.key}@{offset}: nobody wrote it"
+                    text = f"{operation} read {value!r} at {poll.key}@{offset}: no client wrote it"
                     yield Anomaly("phantom", text)
                 elif written[1].key != poll.key:
                     text = f"{value!r} was sent to {written[1].key}, read at {poll.key}@{offset}"

@@ -184,7 +184,7 @@ def _committed_offsets(operations: list[Operation]) -> Iterator[Anomaly]:
             writers = committed[place].get(offset, [])
             if offset >= 0 and not any(_began_before(one, operation) for one in writers):
                 text = f"{operation} found {offset} of {key} in {offsets.group}"
-                yield Anomaly("phantom-offset", f"{text}: nobody committed it")
+                yield Anomaly("phantom-offset", f"{text}: no client committed it")
             if before is not None and offset < before[0] and not _may_be_late(writers, before[1]):
                 text = f"{operation} found {offset} of {key} in {offsets.group}"
                 yield Anomaly("offset-back", f"{text}, after {before[2]} knew of {before[0]}")
@@ -243,4 +243,4 @@ def _passed_over(operations: list[Operation]) -> Iterator[Anomaly]:
         missing = [one for one in sorted(everything[key]) if one < end and one not in seen]
         if missing:
             text = f"{operation} committed {end} of {key} in {group}"
-            yield Anomaly("passed-over", f"{text}: nobody read {missing[:5]}")
+            yield Anomaly("passed-over", f"{text}: no member read {missing[:5]}")

@@ -157,7 +157,7 @@ def test_a_late_commit_of_an_earlier_generation_is_no_excuse() -> None:
     story.commit("one", 1, 3, Outcome.UNKNOWN)
     story.commit("one", 1, 7)
     assert story.find("one", 1, 3)
-    assert story.names() == set(), "it may be late, in its own generation"
+    assert story.names() == set(), "the unknown commit may be late, in its own generation"
     story.commit("two", 2, 8)
     story.find("two", 2, 3)
     assert story.names() == {"offset-back"}
@@ -198,7 +198,7 @@ def test_members_of_a_consumer_group_give_up_partitions_that_others_get() -> Non
     assert str(check(story.history)) == ""
 
 
-def test_a_partition_assigned_while_another_member_owns_it() -> None:
+def test_a_partition_assigned_while_another_member_owns_the_partition() -> None:
     story = Story()
     story.heartbeat("one", 1, A, B)
     story.heartbeat("two", 2, A)

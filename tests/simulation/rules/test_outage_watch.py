@@ -30,13 +30,13 @@ def is_wrong(found: PutOutage, sent_at: float, *records: Record, author: int | N
 def test_a_fence_within_a_session_after_an_outage_is_noticed() -> None:
     assert is_wrong(outage(), 121.0, FENCE)
     assert is_wrong(outage(), 110.0, FENCE), "during the outage as well"
-    assert not is_wrong(outage(), 130.0, FENCE), "it was silent for a session since"
-    assert not is_wrong(outage(), 99.0, FENCE), "it was sent before"
+    assert not is_wrong(outage(), 130.0, FENCE), "the broker was silent for a session since"
+    assert not is_wrong(outage(), 99.0, FENCE), "the fence was sent before"
 
 
 def test_a_fence_that_the_outage_does_not_explain_is_no_violation() -> None:
-    assert not is_wrong(outage(renewed_at=95.0), 121.0, FENCE), "it was silent before"
+    assert not is_wrong(outage(renewed_at=95.0), 121.0, FENCE), "the broker was silent before"
     assert not is_wrong(outage(seconds=5.0), 106.0, FENCE), "too short to restart a count"
     assert not is_wrong(PutOutage(100.0, 120.0, {}), 121.0, FENCE), "its lease was never written"
-    assert not is_wrong(outage(), 121.0, FENCE, author=2), "it fences itself"
+    assert not is_wrong(outage(), 121.0, FENCE, author=2), "the broker fences itself"
     assert not is_wrong(outage(), 121.0, FENCE, registered(2), author=None), "its successor does"

@@ -74,7 +74,7 @@ def test_old_records_may_go_and_young_ones_may_not() -> None:
     assert story.names() == {"removed-too-early"}
 
 
-def test_young_aborted_records_go_with_those_before_them() -> None:
+def test_young_aborted_records_go_with_earlier_records() -> None:
     story = Story()
     story.send((AGED, 0, "a"))
     story.seconds = 30.0
@@ -87,7 +87,7 @@ def test_young_aborted_records_go_with_those_before_them() -> None:
     assert story.names() == {"removed-too-early"}
 
 
-def test_inputs_may_be_consumed_by_whom_nothing_proves_any_more() -> None:
+def test_inputs_may_be_consumed_by_a_commit_whose_outputs_are_gone() -> None:
     """The outputs prove a commit whose answer was lost, for as long as they are in the log."""
 
     def story(*outputs: str, outcome: str = "unknown") -> Story:
@@ -133,7 +133,7 @@ def test_retention_by_size_leaves_a_record() -> None:
     assert story.names() == {"removed-too-much"}
 
 
-def test_records_go_that_are_to_be_deleted_and_no_others() -> None:
+def test_exactly_the_marked_records_are_deleted() -> None:
     story, key = Story(), Key("trimmed", 0)
     story.send((key, 0, "a"), (key, 1, "b"), (key, 2, "c"))
     trim = story.history.invoke("trimmer", "trim")

@@ -85,7 +85,7 @@ def _hints_needed() -> list[Patch]:
     async def follow(*_: Any) -> NoReturn:
         started.add(OWNER.get())
         await asyncio.Event().wait()
-        raise AssertionError("nothing wakes it")
+        raise AssertionError("nothing sets the event")
 
     async def refresh(self: MetadataLog) -> ClusterState:
         if OWNER.get() in started - hinted:

@@ -93,7 +93,7 @@ def test_without_a_broker_sends_end_at_their_limit(broker: Broker) -> None:
     asyncio.run(run())
 
 
-def test_one_cancelled_task_leaves_the_outcome_to_others(broker: Broker) -> None:
+def test_one_cancelled_task_leaves_the_outcome_to_other_tasks(broker: Broker) -> None:
     topic = broker.topic()
 
     async def run() -> None:

@@ -88,7 +88,7 @@ async def begin_once(producer: Producer) -> None:
             return
 
 
-def test_a_transaction_commits_and_an_exception_aborts_it(shared: Broker) -> None:
+def test_a_transaction_commits_or_is_aborted_by_an_exception(shared: Broker) -> None:
     topic = shared.topic()
 
     async def fail(producer: Producer) -> None:

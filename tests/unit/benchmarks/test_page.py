@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "BENCHMARKS.md"
 FIRST = with_tables("", "## One\n\n| 1 |\n\n## Two\n\n| 2 |\n\n", "By `first`.")
 
 
-def test_a_run_of_a_part_replaces_its_tables_and_leaves_the_others() -> None:
+def test_a_run_of_a_part_replaces_its_tables_and_leaves_other_tables() -> None:
     page = with_tables(FIRST, "## Two\n\n| 22 |\n\n## Three\n\n| 3 |\n", "By `second`.")
 
     sections = [section.split("\n\n") for section in re.split(r"(?m)^(?=## )", page)[1:]]
@@ -50,7 +50,7 @@ def test_the_run_names_its_command() -> None:
     assert with_tables("", tables(results), run_of(results)).count("By `make bench` on ") == 1
 
 
-def test_each_table_of_the_documents_names_the_command_that_measured_it() -> None:
+def test_each_table_of_the_documents_names_its_command() -> None:
     for section in re.split(r"(?m)^(?=## )", PAGE.read_text())[1:-1]:
         heading, run, *_ = section.split("\n\n")
         assert run.startswith(("By `make bench", "By `python -m benchmarks")), heading

@@ -104,7 +104,7 @@ def test_usage_is_the_difference_of_two_readings() -> None:
     assert after.since(before) == Usage(2.5, 0.5, 4, 0, 800, 0)
 
 
-def test_a_percentile_of_few_values_is_one_of_them() -> None:
+def test_a_percentile_of_few_values_is_one_of_the_values() -> None:
     assert percentile([1.0], 0.99) == 1.0
     assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 3.0
     assert percentile([1.0, 2.0, 3.0, 4.0], 0.99) == 4.0

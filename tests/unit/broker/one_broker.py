@@ -285,4 +285,4 @@ async def until(is_so: Callable[[], object]) -> None:
         if is_so():
             return
         await asyncio.sleep(0)
-    raise AssertionError("it did not come about")
+    raise AssertionError("the condition did not come about")

@@ -115,7 +115,7 @@ def test_a_read_only_store_is_refused() -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "altered"])
-def test_a_damaged_wal_object_stops_only_the_partitions_that_need_it(
+def test_a_damaged_wal_object_stops_only_the_partitions_that_need_the_object(
     damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The second process dies before it has opened the partitions that it took over.

@@ -74,7 +74,7 @@ def test_an_unknown_role_and_another_store_are_named() -> None:
         ("spark-sink", ["kms:GenerateDataKey"]),
     ],
 )
-def test_a_role_may_use_the_key_that_encrypts_for_it(role: str, actions: list[str]) -> None:
+def test_a_role_may_use_its_encryption_key(role: str, actions: list[str]) -> None:
     key = "arn:aws:kms:eu-west-1:1:key/2"
     url = f"s3://my-bucket/prefix?sse=kms&sse_kms_key_id={key}"
     done = CliRunner().invoke(cli, ["bucket", "policy", url, "--role", role])

@@ -154,7 +154,7 @@ def test_any_object_is_printed_and_a_damaged_one_is_named(
     assert key in result.err
 
 
-def test_entries_of_transactions_say_so(folder: Path, command: Command) -> None:
+def test_entries_of_transactions_are_marked(folder: Path, command: Command) -> None:
     printed = ""
     for path in sorted(folder.glob("wal/0-1/*.wal")):
         key = str(path.relative_to(folder))
@@ -220,7 +220,7 @@ def test_a_wrong_key_is_refused_with_the_form_of_keys(
     assert "Keys are relative to the store's address" in result.err
 
 
-def test_long_lists_are_cut_and_json_has_all_of_them(folder: Path, command: Command) -> None:
+def test_long_lists_are_cut_and_json_has_all_items(folder: Path, command: Command) -> None:
     url, key = f"file://{folder}", key_of(folder, "checkpoint/0-1/*")
     short = command("inspect", "checkpoint", key, "--store", url, "--rows", "1").out
     assert "more (--rows, --json)" in short

@@ -349,7 +349,7 @@ def test_wrong_input_is_named(
     assert (result.code, why in result.err) == (code, True), result
 
 
-def test_a_server_on_a_taken_port_says_so(
+def test_a_server_on_a_taken_port_names_the_port(
     command: Command, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     result = command("server", "--store", f"file://{tmp_path}", "--listen", broker.kafka)
@@ -357,7 +357,7 @@ def test_a_server_on_a_taken_port_says_so(
     assert broker.kafka in result.err
 
 
-def test_a_server_whose_http_port_is_taken_says_so(
+def test_a_server_on_a_taken_http_port_names_the_port(
     command: Command, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     arguments = ("--listen", "127.0.0.1:0", "--http", broker.http)

@@ -144,7 +144,7 @@ def test_each_shell_has_a_script_that_asks_tidelog(shell: str) -> None:
     assert f"_TIDELOG_COMPLETE={shell}_complete" in done.output
 
 
-def test_an_unknown_shell_is_refused_with_a_list_of_the_known_ones() -> None:
+def test_an_unknown_shell_is_refused_with_a_list_of_known_shells() -> None:
     done = CliRunner().invoke(cli, ["completion", "tcsh"])
     assert done.exit_code == 2
     assert "'bash', 'zsh', 'fish'" in done.output

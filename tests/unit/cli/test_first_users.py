@@ -75,7 +75,7 @@ def test_a_broker_on_a_new_bucket_knows_the_first_users(tmp_path: Path) -> None:
         "SCRAM-SHA-256=name=a,password=hidden",
     ],
 )
-def test_a_bad_credential_is_refused_without_repeating_it(text: str) -> None:
+def test_a_bad_credential_is_refused_without_a_repetition(text: str) -> None:
     done = CliRunner().invoke(cli, ["bucket", "create", "file:///nowhere", "--add-scram", text])
     assert done.exit_code == 2
     assert "--add-scram" in done.output

@@ -83,7 +83,7 @@ def test_two_aborted_transactions_of_one_producer_and_a_committed_one_between() 
     assert found.shown((OURS, 4), (OURS, 0)) == [2]
 
 
-def test_the_commit_of_another_transaction_ends_no_aborted_one() -> None:
+def test_the_commit_of_another_transaction_ends_no_aborted_transaction() -> None:
     found = log()
     found.record(0, OURS)
     found.record(1, OTHERS)

@@ -65,7 +65,7 @@ def test_nothing_goes_out_while_the_transport_is_full() -> None:
     assert _correlation_ids(connection.outgoing().buffers) == [0]
 
 
-def test_the_end_tells_sent_requests_from_unsent_ones() -> None:
+def test_the_end_tells_sent_requests_from_unsent_requests() -> None:
     connection = _connection()
     _submit(connection, "a", "b", "c")
     connection.outgoing()

@@ -75,7 +75,7 @@ def test_the_number_of_remembered_topics_is_bounded() -> None:
     play(story)
 
 
-def test_a_wrong_leader_is_forgotten_so_that_the_next_call_finds_the_right_one() -> None:
+def test_a_wrong_leader_is_forgotten_so_that_the_next_call_finds_the_right_leader() -> None:
     async def story(world: World) -> None:
         cluster = await ScriptedCluster.start(world)
         async with world.client(cluster.brokers[0].address) as client:

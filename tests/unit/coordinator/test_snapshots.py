@@ -136,7 +136,7 @@ def test_a_snapshot_waits_until_its_records_are_durable() -> None:
     tell(story, store=store, interval_records=3)
 
 
-def test_records_appended_during_a_snapshot_are_not_in_it() -> None:
+def test_a_snapshot_lacks_records_that_are_appended_meanwhile() -> None:
     store = Store()
 
     async def story(runtime: Runtime, log: Log) -> None:
@@ -227,7 +227,7 @@ def test_a_coordinator_that_is_stopped_begins_no_snapshot() -> None:
 # Loading.
 
 
-def test_a_state_is_the_newest_snapshot_and_the_log_behind_it() -> None:
+def test_a_state_is_the_newest_snapshot_and_the_log_behind_the_snapshot() -> None:
     async def story(runtime: Runtime, log: Log) -> None:
         await until(lambda: runtime.state is not RuntimeState.LOADING)
         assert await runtime.submit("?") == 107
@@ -260,7 +260,7 @@ def test_a_late_snapshot_of_a_predecessor_is_right() -> None:
     tell(story, Log([("a", batch(50, 50))]), store=store)
 
 
-def test_a_long_log_behind_the_snapshot_leads_to_a_new_one() -> None:
+def test_a_long_log_behind_the_snapshot_leads_to_a_new_snapshot() -> None:
     store = Store((100, 2))
 
     async def story(runtime: Runtime, log: Log) -> None:

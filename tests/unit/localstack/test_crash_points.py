@@ -67,6 +67,6 @@ def test_a_real_process_is_killed_at_each_point() -> None:
         assert f'"{point.value}' in cases or f"CrashPoint.{point.name}" in cases, point
 
 
-def test_hits_are_counted_from_one() -> None:
+def test_hits_are_counted_from_1() -> None:
     with pytest.raises(InvalidConfiguration, match="counted from 1"):
         KillAtHit.parse("snapshot written:0")

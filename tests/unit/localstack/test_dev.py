@@ -48,7 +48,7 @@ def found(lines: list[str], pattern: str) -> list[str]:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--brokers", "2", "--store", "moto")])
-def test_brokers_serve_and_ctrl_c_ends_all_of_it(arguments: tuple[str, ...]) -> None:
+def test_brokers_serve_and_ctrl_c_ends_all_processes(arguments: tuple[str, ...]) -> None:
     with started(*arguments) as (process, lines):
         addresses = found(lines, r"kafka (\S+)")
         assert len(addresses) == (2 if arguments else 1)

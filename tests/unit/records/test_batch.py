@@ -100,7 +100,7 @@ def test_unknown_codecs_are_refused_when_asked_for() -> None:
         _ = BatchHeader.parse(batch).compression
 
 
-def test_batches_are_walked_over_up_to_a_cut_one() -> None:
+def test_batches_are_walked_over_up_to_a_cut_batch() -> None:
     batches = [batch_of(count, base_offset=10 * count) for count in (1, 2, 3)]
     joined = b"".join(batches)
     for cut in range(len(batches[2])):
@@ -129,7 +129,7 @@ def test_a_walk_stops_at_an_impossible_length() -> None:
         list(iterate_batches(batch + batch))
 
 
-def test_many_headers_at_once_equal_the_single_ones() -> None:
+def test_many_headers_at_once_equal_single_headers() -> None:
     buffer = b"".join(
         batch_of(count, base_offset=7 * count, producer_id=count, base_sequence=3, producer_epoch=1)
         for count in (1, 2, 200)

@@ -70,7 +70,7 @@ def test_a_long_batch_can_be_parsed_in_parts() -> None:
     assert not rest.malformed.any()
     whole = parsed(section, 300)
     assert [*first.value_start, *rest.value_start] == whole.value_start.tolist()
-    assert parsed(section, 120).malformed.all(), "without saying that it is a part"
+    assert parsed(section, 120).malformed.all(), "a part that is not marked as one"
 
 
 @pytest.mark.parametrize("count", [-1, 400, 2**31 - 1])
@@ -87,7 +87,7 @@ def test_empty_batches_are_well_formed() -> None:
     assert parsed(b"\0", 0).malformed.all()
 
 
-def test_headers_that_cannot_fit_are_refused_before_room_is_made_for_them() -> None:
+def test_headers_that_cannot_fit_are_refused_before_memory_is_allocated() -> None:
     # 1,000 headers in two bytes.
     columns = parsed(b"\x12\0\0\0\1\1\xd0\x0f\0\1", 1)
     assert columns.bad.tolist() == [True]

@@ -81,7 +81,7 @@ def test_a_wrong_checksum_is_refused_unless_it_was_checked_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 60, 70])
-def test_a_batch_that_is_cut_off_is_refused_where_positions_name_it(cut: int) -> None:
+def test_a_batch_that_is_cut_off_is_refused_if_positions_name_the_batch(cut: int) -> None:
     batch = batch_at(5)
     with pytest.raises(MalformedBatch):
         list(decode_rows(batch[:-cut], np.zeros(1, np.int64)))
@@ -146,7 +146,7 @@ def test_a_range_without_rows_is_an_empty_batch() -> None:
     assert read(batches) == []
 
 
-def test_a_gap_that_no_batch_can_span_takes_empty_ones() -> None:
+def test_a_gap_that_no_batch_can_span_takes_empty_batches() -> None:
     rows = one(batch_at(0) + batch_at(2**33))
     batches = encode_rows(rows, 0, 2**34)
     covered = [(batch.base_offset, batch.last_offset) for batch in batches]

@@ -244,7 +244,7 @@ def test_unknown_codecs_are_unsupported(codec: int) -> None:
     assert refusal(batch).error_code == BatchErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
-def test_zstd_needs_a_version_of_produce_that_knows_it() -> None:
+def test_zstd_needs_a_version_of_produce_that_knows_zstd() -> None:
     batch = encode_batch(records(SOME_TIME), compression=Compression.ZSTD)
     verdict = refusal(batch, BatchLimits(zstd_allowed=False))
     assert verdict.error_code == BatchErrorCode.UNSUPPORTED_COMPRESSION_TYPE
@@ -395,7 +395,7 @@ def test_no_more_than_so_many_records_are_named() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 20, 500])
-def test_a_bad_request_does_not_harm_the_others(size: int) -> None:
+def test_a_bad_request_does_not_harm_other_requests(size: int) -> None:
     good = encode_batch(records(*range(SOME_TIME, SOME_TIME + size)))
     bad = bytearray(good)
     bad[62] ^= 1  # the first record's attributes

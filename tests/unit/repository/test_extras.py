@@ -107,7 +107,7 @@ def test_spark_needs_nothing_of_the_broker() -> None:
 
 
 @pytest.mark.parametrize("name", NEEDS_THE_BROKER)
-def test_a_command_that_lacks_its_extra_names_it(name: str) -> None:
+def test_a_command_that_lacks_its_extra_names_the_extra(name: str) -> None:
     missing = modules_of("broker")
     done = run(RUNS, missing, name, "--any", "argument")
     assert done.returncode == 2

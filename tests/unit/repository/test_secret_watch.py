@@ -153,7 +153,7 @@ def test_of_the_session():
 DISCREET = {"test_own_secret", "test_discreet"}
 
 
-def test_a_test_that_tells_a_secret_fails_and_does_not_tell_it(tmp_path: Path) -> None:
+def test_a_test_that_prints_a_secret_fails_without_a_repetition(tmp_path: Path) -> None:
     (tmp_path / "test_leaks.py").write_text(LEAKING)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-p", "tests.secret_watch", "-p", "no:cacheprovider"]

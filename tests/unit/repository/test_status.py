@@ -53,7 +53,7 @@ def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def what_is_wrong_with(proof: str) -> str | None:
+def fault_of(proof: str) -> str | None:
     """None if the proof exists: a make target, a test file, or a test in it."""
     if proof.startswith("make "):
         return None if proof.split()[1] in make_targets() else "no such target in the Makefile"
@@ -73,7 +73,7 @@ def test_every_named_proof_exists() -> None:
         f"{line.capability}: {proof}: {why}"
         for line in lines(STATUS.read_text())
         for proof in line.proofs
-        if (why := what_is_wrong_with(proof))
+        if (why := fault_of(proof))
     ]
     assert wrong == []
 
@@ -91,11 +91,11 @@ def test_no_capability_stands_twice() -> None:
 
 def test_a_proof_that_does_not_exist_is_noticed() -> None:
     this = "tests/unit/repository/test_status.py"
-    assert what_is_wrong_with(this) is None
-    assert what_is_wrong_with(f"{this}::test_every_named_proof_exists") is None
-    assert what_is_wrong_with("make test") is None
-    assert what_is_wrong_with(f"{this}::test_nothing") is not None
-    assert what_is_wrong_with(f"{this}::lines") is not None
-    assert what_is_wrong_with("tests/unit/repository/test_nothing.py") is not None
-    assert what_is_wrong_with("make nothing") is not None
-    assert what_is_wrong_with("README.md") is not None
+    assert fault_of(this) is None
+    assert fault_of(f"{this}::test_every_named_proof_exists") is None
+    assert fault_of("make test") is None
+    assert fault_of(f"{this}::test_nothing") is not None
+    assert fault_of(f"{this}::lines") is not None
+    assert fault_of("tests/unit/repository/test_nothing.py") is not None
+    assert fault_of("make nothing") is not None
+    assert fault_of("README.md") is not None

@@ -126,7 +126,7 @@ class AtOnce:
         return held
 
 
-def test_messages_that_arrive_with_the_end_are_given_out_before_it(
+def test_messages_that_arrive_with_the_end_are_given_out_first(
     shared: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = shared.topic()

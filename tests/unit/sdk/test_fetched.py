@@ -54,7 +54,7 @@ def test_positions_are_behind_the_records_given_out_since() -> None:
     assert fetched.given_since() == {("t", 0): (4, 4)}
 
 
-def test_dropped_partitions_end_the_iterator_and_leave_the_others() -> None:
+def test_dropped_partitions_end_the_iterator_and_leave_other_partitions() -> None:
     fetched = held((0, 1), (1, 7), (0, 2), (1, 8), (0, 3))
     fetched.take(2)
     iterator = fetched.messages
@@ -66,7 +66,7 @@ def test_dropped_partitions_end_the_iterator_and_leave_the_others() -> None:
     assert offsets(list(fetched.messages)) == [8]
 
 
-def test_an_end_comes_behind_the_messages_before_it() -> None:
+def test_an_end_comes_behind_all_earlier_messages() -> None:
     fetched = FetchedMessages(None)
     fetched.replace(raw((0, 1), (1, 7), (0, 2)), [(1, ("t", 0), 2), (3, ("t", 1), 8)])
     assert fetched.take_ends() == []

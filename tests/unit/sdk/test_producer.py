@@ -63,7 +63,7 @@ def test_messages_are_read_as_sent(shared: Broker) -> None:
     assert (tombstone.value, tombstone.timestamp, tombstone.offset) == (None, 1234, 1)
 
 
-def test_keys_go_where_the_java_client_sends_them(shared: Broker) -> None:
+def test_keys_go_to_the_java_clients_partitions(shared: Broker) -> None:
     topic = shared.topic(7)
     keys = [b"key-%d" % number for number in range(200)]
     with Producer(shared.bootstrap) as producer:
@@ -87,7 +87,7 @@ def test_a_failed_delivery_is_told_by_result_and_by_flush(shared: Broker) -> Non
         producer.send(topic, b"")
 
 
-def test_a_transaction_commits_and_an_exception_aborts_it(shared: Broker) -> None:
+def test_a_transaction_commits_or_is_aborted_by_an_exception(shared: Broker) -> None:
     topic, other = shared.topic(), shared.topic()
     with Producer(shared.bootstrap, transactional_id="commits") as producer:
         with producer.transaction():
@@ -114,7 +114,7 @@ def test_a_failed_send_lets_nothing_of_its_transaction_be_seen(shared: Broker) -
     assert values(shared, topic) == [b"fits again"]
 
 
-def test_the_older_of_two_producers_is_fenced_and_stays_so(shared: Broker) -> None:
+def test_the_older_of_two_producers_is_fenced_and_stays_fenced(shared: Broker) -> None:
     topic = shared.topic()
     old = Producer(shared.bootstrap, transactional_id="same")
     with old.transaction():
@@ -132,7 +132,7 @@ def test_the_older_of_two_producers_is_fenced_and_stays_so(shared: Broker) -> No
     assert values(shared, topic) == [b"old", b"new"]
 
 
-def test_a_producer_that_is_fenced_while_it_waits_says_so(shared: Broker) -> None:
+def test_a_producer_that_is_fenced_while_it_waits_raises_the_fence(shared: Broker) -> None:
     topic = shared.topic()
 
     def send(producer: Producer) -> None:

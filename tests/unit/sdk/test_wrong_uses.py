@@ -227,7 +227,7 @@ WRONG_USES = {
     "exactly once without transactions": Wrong(
         with_both(STEADY, {}), "the sink needs", "transactional_id"
     ),
-    "exactly once of what is aborted": Wrong(
+    "exactly once of aborted messages": Wrong(
         with_both(STEADY | {"isolation_level": "read_uncommitted"}, {"transactional_id": "e"}),
         "would pass on what is aborted",
         "leave it out",

@@ -4,7 +4,7 @@ from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.security.principal import ANONYMOUS, Principal
 
 
-def test_a_principal_is_written_as_kafka_writes_it() -> None:
+def test_a_principal_is_written_in_kafkas_form() -> None:
     assert str(Principal("alice", ("ops",))) == "User:alice"
     assert str(Principal("ops", kind="Group")) == "Group:ops"
 

@@ -92,7 +92,7 @@ def test_keys_are_in_number_order() -> None:
     tell(story)
 
 
-def test_a_free_number_becomes_ours_and_a_taken_one_shows_whose_it_is() -> None:
+def test_a_free_number_becomes_ours_and_a_taken_number_shows_its_owner() -> None:
     async def story(world: World) -> None:
         await world.they_append(1)
         mine = await world.append(0)
@@ -211,7 +211,7 @@ def test_a_store_that_hangs_is_undecided_at_the_deadline() -> None:
         assert world.clock.monotonic() - began == pytest.approx(DEADLINE, abs=0.1)
         world.store.resume()
         await world.store.settled()
-        assert await world.holds() == OUR_BODY, "what was sent arrives after the deadline"
+        assert await world.holds() == OUR_BODY, "the sent put arrives after the deadline"
 
     tell(story)
 

@@ -55,7 +55,7 @@ def until(condition: Callable[[], bool]) -> None:
     for _ in range(1_000_000):
         if condition():
             return
-    raise AssertionError("it did not come about")
+    raise AssertionError("the condition did not come about")
 
 
 def open_descriptors() -> int:
@@ -116,7 +116,7 @@ def test_received_bytes_can_be_kept_without_a_copy(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at how Linux has mapped it")
-def test_given_memory_stays_as_long_as_a_view_of_it(
+def test_given_memory_stays_as_long_as_a_view_exists(
     sides: tuple[Channel, Channel],
 ) -> None:
     one, other = sides
@@ -180,7 +180,7 @@ def test_memory_that_holds_less_than_the_message_is_an_error(
         one.give(packed(LARGE))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="what others do with it is not known")
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems' behaviour is not known")
 def test_a_receiver_without_descriptors_to_spare_is_told(sides: tuple[Channel, Channel]) -> None:
     """The system silently drops descriptors for which the receiver has no numbers left."""
     one, other = sides

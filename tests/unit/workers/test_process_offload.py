@@ -62,7 +62,7 @@ async def until(condition: Callable[[], bool]) -> None:
         if condition():
             return
         await asyncio.sleep(0)
-    raise AssertionError("it did not come about")
+    raise AssertionError("the condition did not come about")
 
 
 def test_work_is_done_elsewhere_and_its_errors_come_back(run: Run, offload: ProcessOffload) -> None:

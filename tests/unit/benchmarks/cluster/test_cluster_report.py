@@ -60,7 +60,7 @@ def test_a_hand_over_and_a_commit_are_counted_in_puts() -> None:
     assert "Commit apart to commit together: 2.50." in document
 
 
-def test_the_cpu_of_more_brokers_is_set_against_ones() -> None:
+def test_the_cpu_of_several_brokers_is_set_against_one_brokers_cpu() -> None:
     ours = {
         count: [{"produce": measured(rate, 1.0 + 0.1 * count), "consume": measured(500.0, 1.0)}]
         for count, rate in ((1, 300.0), (2, 290.0), (3, 280.0))

@@ -71,5 +71,7 @@ def vars_of(rule: object) -> list[object]:
 
 
 @pytest.mark.parametrize(("without", "share"), [(2.0, 0.5), (3.0, 0.0), (4.0, -0.25)])
-def test_the_authorizers_share_is_of_the_cpu_without_it(without: float, share: float) -> None:
+def test_the_authorizers_share_is_of_the_cpu_without_an_authorizer(
+    without: float, share: float
+) -> None:
     assert RulesCost(without, 3.0).share == pytest.approx(share)

@@ -362,7 +362,7 @@ def test_a_topic_of_a_name_that_was_in_use_before_is_another_topic() -> None:
     run(story)
 
 
-def test_a_checkpoint_that_is_due_at_the_end_does_not_spoil_it() -> None:
+def test_a_checkpoint_that_is_due_at_the_end_does_not_disturb_the_end() -> None:
     async def story() -> None:
         store = SlowCheckpoints()
         world = World(store, wal_checkpoint_interval_bytes=1)

@@ -155,7 +155,7 @@ class HeldAdopts(HeldChecks):
 
 
 @pytest.mark.parametrize("was_adopted", [False, True])
-def test_an_adopt_is_refused_also_where_the_log_that_has_left_had_all_of_it(
+def test_an_adopt_is_refused_even_if_the_departed_log_had_all_its_batches(
     was_adopted: bool,
 ) -> None:
     here = world()

@@ -87,7 +87,7 @@ def test_a_damaged_missing_or_foreign_staged_object_is_refused_and_named() -> No
     run(story)
 
 
-def test_a_topic_that_dates_its_records_itself_or_wants_keys_or_small_batches_says_so() -> None:
+def test_a_topic_with_its_own_times_keys_or_small_batches_refuses_staged_objects() -> None:
     here = world()
 
     async def story() -> None:

@@ -189,7 +189,7 @@ def test_moves_transactions_and_fences_work_over_protected_connections(
     ],
     ids=["no CLUSTER_ACTION", "a wrong password"],
 )
-def test_a_broker_without_permission_or_password_is_refused_by_the_others(
+def test_a_broker_without_permission_or_password_is_refused_by_other_brokers(
     tmp_path: Path, change: dict[str, object], why: str
 ) -> None:
     async def story() -> None:

@@ -114,7 +114,7 @@ def test_other_answers_are_refused(answer: bytes, why: str) -> None:
     run(story())
 
 
-def test_a_server_that_drips_or_is_silent_has_a_deadline_for_all_of_it() -> None:
+def test_a_server_that_drips_or_is_silent_has_a_deadline_for_the_whole_answer() -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n")
         while True:

@@ -141,7 +141,7 @@ def test_a_bad_token_is_answered_by_json_and_then_by_the_failure(tmp_path: Path)
     run_loop(story())
 
 
-def test_no_good_token_follows_a_bad_one(tmp_path: Path) -> None:
+def test_no_good_token_follows_a_bad_token(tmp_path: Path) -> None:
     issuer = Issuer()
 
     async def story() -> None:

@@ -235,7 +235,7 @@ def scram_client(user: str, password: str, mechanism: str) -> Any:
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_an_unknown_user_gets_the_same_salt_each_time_and_the_form_of_others(
+def test_an_unknown_user_gets_the_same_salt_each_time_and_the_usual_form(
     mechanism: str,
 ) -> None:
     async def first_answer(broker: Loopback, user: str) -> dict[str, str]:

@@ -80,7 +80,7 @@ def test_a_new_key_is_known_at_its_first_token() -> None:
         found = await asyncio.gather(*[knows(keys, "k2") for _ in range(5)])
         assert found == [True] * 5
         assert len(source.reads) == 2
-        assert not await knows(keys, "k1"), "the issuer has withdrawn it"
+        assert not await knows(keys, "k1"), "the issuer has withdrawn k1"
 
     play(story)
 

@@ -177,7 +177,7 @@ async def until(is_so: Callable[[], bool]) -> None:
         if is_so():
             return
         await asyncio.sleep(0)
-    raise AssertionError("it did not come about")
+    raise AssertionError("the condition did not come about")
 
 
 def test_an_old_version_of_tls_is_refused(authority: Authority) -> None:

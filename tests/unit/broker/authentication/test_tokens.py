@@ -112,7 +112,7 @@ def test_the_clocks_may_differ_by_the_skew() -> None:
         accepted(issuer, token[:-4] + ("AAAA" if token[-4:] != "AAAA" else "BBBB"))
 
 
-def test_a_time_beyond_all_calendars_is_the_last_one() -> None:
+def test_a_time_beyond_all_calendars_is_the_last_time() -> None:
     issuer = Issuer()
     identity = accepted(issuer, issuer.token(exp=10**300))
     assert identity.expires_ms == 253_402_300_799_000

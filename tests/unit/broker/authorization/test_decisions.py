@@ -97,7 +97,7 @@ def test_permissions_that_do_not_include_describe(operation: str) -> None:
     assert not decided((rule(operation, "orders"),), "DESCRIBE").is_allowed
 
 
-def test_altering_settings_includes_reading_them() -> None:
+def test_altering_settings_includes_reading_settings() -> None:
     assert decided((rule("ALTER_CONFIGS", "orders"),), "DESCRIBE_CONFIGS").is_allowed
     assert not decided((rule("ALTER", "orders"),), "DESCRIBE_CONFIGS").is_allowed
 

@@ -89,7 +89,7 @@ def test_expired_records_in_the_wal_go_by_whole_slots() -> None:
     run(story)
 
 
-def test_all_that_is_old_goes_and_the_log_goes_on_behind_it() -> None:
+def test_all_old_records_are_deleted_and_the_log_goes_on() -> None:
     async def story() -> None:
         world = new_world()
         async with world.broker() as one:

@@ -53,7 +53,7 @@ def test_slots_go_that_are_rolled_and_below_the_newest_checkpoint() -> None:
             wal = wal_prefix(one.broker.membership.incarnation)
             roll(one, topic_id, 0, 6)
             await collecting.collect()
-            assert len(await objects(here.store, wal)) == 10, "no checkpoint tells of it"
+            assert len(await objects(here.store, wal)) == 10, "no checkpoint knows the roll"
             await checkpoint(one)
             await one.produce(batch(b"10"))
             await collecting.collect()

@@ -98,7 +98,7 @@ def test_a_large_backlog_is_deleted_in_few_requests_and_not_at_once() -> None:
     tell(story)
 
 
-def test_a_failed_deletion_is_repeated_before_later_ones() -> None:
+def test_a_failed_deletion_is_repeated_before_later_deletions() -> None:
     async def story(world: World) -> None:
         first = await world.write(5)
         world.faulty.plan("delete", StoreFault.REFUSED, StoreFault.ANSWER_LOST)

@@ -101,7 +101,7 @@ async def open_all(broker: Broker) -> None:
     await append(broker, record)
 
 
-def test_a_deleted_topic_is_forgotten_when_looks_a_grace_apart_find_nothing_of_it() -> None:
+def test_a_deleted_topic_is_forgotten_when_looks_a_grace_apart_find_no_object() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))
         (topic_id,) = await deleted_topics(broker)
@@ -128,7 +128,7 @@ def test_a_topic_is_remembered_as_long_as_anything_lies_in_its_folder() -> None:
             await look(broker, each)
         world.remove(key)
         await look(broker, each)
-        assert broker.log.state.deleted.keys() == {topic_id}, "it was seen empty once"
+        assert broker.log.state.deleted.keys() == {topic_id}, "one pass saw the topic empty"
         await look(broker, each)
         assert broker.log.state.deleted == {}
 
@@ -168,7 +168,7 @@ def test_an_incarnation_is_forgotten_when_only_its_seal_is_left() -> None:
         assert broker.log.state.retired == {}
         assert broker.log.state.is_retired(dead)
         assert world.entries()[-1].records == (IncarnationsForgotten((dead.epoch,)),)
-        assert world.keys(wal_prefix(dead)) == [seal], "a late put must meet it (F3)"
+        assert world.keys(wal_prefix(dead)) == [seal], "a late put must meet the seal (F3)"
 
     simulate(story)
 
@@ -202,7 +202,7 @@ def test_an_incarnation_is_remembered_as_long_as_more_than_its_seal_is_there(
     simulate(story)
 
 
-def test_an_incarnation_is_remembered_as_long_as_a_tenure_names_it() -> None:
+def test_an_incarnation_is_remembered_as_long_as_a_tenure_names_the_incarnation() -> None:
     async def story(world: World) -> None:
         dead, broker = await successor(world)
         each = forgetting(broker)
@@ -386,7 +386,7 @@ def test_the_log_does_not_grow_with_restarts_and_deleted_topics() -> None:
         topics: list[UUID] = []
         for number in range(12):
             left = await life(number, topics)
-        assert len(left) == 11, "the seals of those before the last"
+        assert len(left) == 11, "one seal for each life before the last"
         assert max(sizes[1:]) - min(sizes[1:]) < 20, sizes
 
     run(story)

@@ -105,7 +105,7 @@ def test_a_merged_object_that_no_wal_names_goes() -> None:
             await here.store.put(key, b"whatever")
             collecting = collections(one, here.store)
             await collecting.collect()
-            assert (await by_folder(here.store))["merged"] == 1, "it may be named yet"
+            assert (await by_folder(here.store))["merged"] == 1, "an entry may yet name the object"
             merger.merged.end(None)
             await collecting.collect()
             assert (await by_folder(here.store))["merged"] == 0

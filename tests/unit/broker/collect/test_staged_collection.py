@@ -40,7 +40,7 @@ async def checkpoint(one: OneBroker) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_staged_objects_go_by_age_when_nothing_refers_to_them(
+def test_staged_objects_without_references_are_deleted_by_age(
     restarts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opening = hold_tenure_reports(monkeypatch)
@@ -90,7 +90,7 @@ def test_staged_objects_go_by_age_when_nothing_refers_to_them(
         await flush(one)
         await checkpoint(one)
         await collections(one, store).collect()
-        assert len(await staged_in(store)) == 1, "the young one alone"
+        assert len(await staged_in(store)) == 1, "only the young object"
         assert [v for v in await read(one) if v not in (b"more", b"later")] == [b"a"]
         assert hosted(one).log.table_next > 0
 
@@ -226,7 +226,7 @@ def test_without_the_groups_offset_objects_wait_for_their_age() -> None:
     run(story)
 
 
-def test_staged_objects_go_however_many_slots_lie_beside_them(
+def test_staged_objects_are_deleted_beside_any_number_of_slots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tidelog.broker.collect.collector.LISTED_MAX", 10)

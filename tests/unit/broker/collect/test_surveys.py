@@ -136,11 +136,11 @@ def test_the_next_in_rank_makes_the_survey_if_no_other_does_and_deletes_nothing_
                 await each.broker.writes.checkpointer.checkpoint()
             collector = collections(me, here.store)
             await collector.pass_once()
-            assert SURVEY_KEY not in await objects(here.store), "it waits for the other's"
+            assert SURVEY_KEY not in await objects(here.store), "it waits for the other survey"
             for _ in range(4):
                 await collector.pass_once()
             assert SURVEY_KEY in await objects(here.store)
-            assert await slots(here.store, me), "the other refers to them"
+            assert await slots(here.store, me), "the other broker refers to the slots"
             assert await values(other, mine) == [b"kept"] * 3 + [b"more"]
             await produced_and_rolled(other, mine, 1)
             await other.broker.writes.tenure_reports.flush()

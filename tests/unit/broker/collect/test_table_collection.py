@@ -180,7 +180,7 @@ def test_an_empty_commit_fences_writers_of_an_idle_table() -> None:
         await world.collect(passes=2)
         assert await world.segments() == ["00"]
         await world.collect(passes=4)
-        assert (await world.open()).state.version == 1, "one is enough"
+        assert (await world.open()).state.version == 1, "one empty commit is enough"
         assert await commit(log, segment(10, 7), await world.put(segment(10, 7))) == TableCommitted(
             2
         )

@@ -90,7 +90,7 @@ def test_the_last_stable_offset_is_not_below_the_start_and_nothing_is_shown_earl
     run(story)
 
 
-def test_a_consumer_from_the_start_sees_records_behind_the_deleted_ones() -> None:
+def test_a_consumer_from_the_start_sees_records_behind_deleted_records() -> None:
     async def story() -> None:
         async with world().broker() as one:
             await loaded(one)

@@ -87,7 +87,7 @@ def test_only_new_topics_are_tried() -> None:
     run(story)
 
 
-def test_a_cheap_expression_does_not_wait_for_an_expensive_one(
+def test_a_cheap_expression_does_not_wait_for_an_expensive_expression(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(expressions, "SLICE_STEPS", 20_000)
@@ -98,7 +98,7 @@ def test_a_cheap_expression_does_not_wait_for_an_expensive_one(
         await worker.has_tried.wait()
         before = len(worker.tried)
         assert await matching.matching("flights_7", texts[:10]) == ["flights_7"]
-        assert len(worker.tried) <= before + 2, "it came after the slice that was being tried"
+        assert len(worker.tried) <= before + 2, "the cheap expression came after one slice"
         assert not expensive.done()
         assert await expensive == texts
         assert max(count for _, count in worker.tried) < 100

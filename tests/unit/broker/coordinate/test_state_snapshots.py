@@ -108,7 +108,7 @@ async def fill(broker: OneBroker, commits: int = 10) -> None:
 # Restored states.
 
 
-def test_offsets_are_restored_from_a_snapshot_and_the_log_behind_it() -> None:
+def test_offsets_are_restored_from_a_snapshot_and_the_later_log() -> None:
     here = world()
 
     async def story() -> None:
@@ -290,7 +290,7 @@ def test_a_damaged_snapshot_stops_its_coordinator_alone(damage: str) -> None:
     run(story)
 
 
-def test_an_older_snapshot_is_never_used_instead_of_a_damaged_one() -> None:
+def test_an_older_snapshot_never_replaces_a_damaged_snapshot() -> None:
     here = world()
 
     async def story() -> None:

@@ -141,7 +141,7 @@ def test_a_produce_that_was_allowed_is_refused_when_the_rules_or_its_client_chan
     run(main)
 
 
-def test_transactional_records_need_their_permission_after_plain_ones() -> None:
+def test_transactional_records_need_their_permission_after_plain_records() -> None:
     async def main() -> None:
         async with guarded_broker() as broker:
             await two_topics(broker)
@@ -251,7 +251,7 @@ def test_partitions_are_added_to_a_transaction_all_or_none() -> None:
     run(main)
 
 
-def test_a_deleted_topic_is_named_to_clients_that_may_see_it() -> None:
+def test_a_deleted_topic_is_named_to_clients_that_may_describe_the_topic() -> None:
     async def main() -> None:
         async with guarded_broker() as broker:
             mine, other = await two_topics(broker)
@@ -280,7 +280,7 @@ def test_a_deleted_topic_is_named_to_clients_that_may_see_it() -> None:
     run(main)
 
 
-def test_a_created_topics_settings_are_shown_to_clients_that_may_read_them() -> None:
+def test_a_created_topics_settings_are_shown_to_clients_that_may_read_settings() -> None:
     async def main() -> None:
         async with guarded_broker() as broker:
             broker.allow(rule("CREATE", CLUSTER_NAME, of="CLUSTER"), rule("ALTER_CONFIGS", MINE))
@@ -346,7 +346,7 @@ def test_metadata_by_id_does_not_tell_the_name() -> None:
     run(main)
 
 
-def test_a_topic_is_created_automatically_for_clients_that_may_create_it() -> None:
+def test_a_topic_is_created_automatically_for_clients_that_may_create_topics() -> None:
     async def main() -> None:
         async with guarded_broker() as broker:
 
@@ -366,7 +366,7 @@ def test_a_topic_is_created_automatically_for_clients_that_may_create_it() -> No
     run(main)
 
 
-def test_a_page_of_topics_has_those_that_may_be_seen_and_refuses_named_ones() -> None:
+def test_a_page_of_topics_has_the_visible_topics_and_refuses_named_hidden_topics() -> None:
     async def main() -> None:
         async with guarded_broker() as broker:
             await two_topics(broker)

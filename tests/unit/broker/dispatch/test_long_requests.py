@@ -123,7 +123,7 @@ def test_parts_are_begun_in_order_and_answered_together() -> None:
     run(story)
 
 
-def test_the_first_part_that_fails_ends_the_others() -> None:
+def test_the_first_part_that_fails_ends_the_other_parts() -> None:
     async def story(requests: LongRequests) -> None:
         ended: list[str] = []
         begun = 0

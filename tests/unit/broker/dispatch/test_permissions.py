@@ -44,7 +44,7 @@ async def prepare(broker: GuardedBroker) -> UUID:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_request_is_served_if_and_only_if_the_rules_allow_it(case: Case) -> None:
+def test_a_request_is_served_if_and_only_if_the_rules_allow_the_request(case: Case) -> None:
     async def main() -> None:
         async with guarded_broker(**case.settings) as broker:
             request = with_topic_id(case.request, await prepare(broker))

@@ -164,7 +164,7 @@ def offset_in(answer: Any) -> int:
     return int(answer.topics[0].partitions[0].offset)
 
 
-def test_offsets_and_fetches_cover_records_produced_before_them() -> None:
+def test_offsets_and_fetches_cover_records_produced_before_the_request() -> None:
     async def story() -> None:
         async with world().broker() as one:
             await one.create_topic()
@@ -179,7 +179,7 @@ def test_offsets_and_fetches_cover_records_produced_before_them() -> None:
     run(story)
 
 
-def test_offsets_cover_records_with_acks_0_produced_before_them() -> None:
+def test_offsets_cover_records_with_acks_0_produced_before_the_request() -> None:
     async def story() -> None:
         async with world().broker() as one:
             await one.create_topic()

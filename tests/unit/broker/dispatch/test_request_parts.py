@@ -103,7 +103,7 @@ def test_the_parts_of_a_request_are_the_request(key: int, seed: int) -> None:
                 assert getattr(part, field.name) == getattr(message, field.name)
 
 
-def test_a_topic_that_was_cut_is_answered_as_one() -> None:
+def test_a_topic_that_was_cut_is_answered_as_one_topic() -> None:
     request = deleting(("a", range(300)), ("b", range(1)), ("c", range(200)))
     parts = list(cut(DELETE, request))
     assert len(parts) == 4

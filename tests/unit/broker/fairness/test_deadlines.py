@@ -75,7 +75,7 @@ def test_waits_that_are_over_leave_no_timer_and_no_memory() -> None:
     assert run(story) == [("again", 2.0)]
 
 
-def test_a_failing_callback_does_not_stop_the_others() -> None:
+def test_a_failing_callback_does_not_stop_other_callbacks() -> None:
     async def main() -> list[tuple[str, float]]:
         waits = Waits()
 

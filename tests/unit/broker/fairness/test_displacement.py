@@ -22,7 +22,7 @@ class Connection:
         return None if self.is_working else Idleness(self.is_established, self.active)
 
 
-def test_connections_with_few_requests_go_first_the_longest_idle_of_them_before_others() -> None:
+def test_connections_with_few_requests_go_first_the_longest_idle_before_the_rest() -> None:
     old, young = Connection(1.0), Connection(2.0)
     steady = Connection(0.5, is_established=True)
     displacement = Displacement(lambda: [steady, young, old])

@@ -405,7 +405,7 @@ def test_a_running_broker_takes_dynamic_settings_for_itself_and_for_all() -> Non
         ("wal.linger.ms", SET, "3"),
     ],
 )
-def test_a_running_broker_does_not_take_others(change: Change) -> None:
+def test_a_running_broker_takes_no_other_settings(change: Change) -> None:
     async def story(broker: AdministeredBroker) -> None:
         for name in ("", "1"):
             ((code, message),) = await alter(broker, ((BROKER, name), [change]))

@@ -251,7 +251,7 @@ def test_groups_are_listed_with_their_type() -> None:
     run(story)
 
 
-def test_a_broker_that_does_not_coordinate_says_so() -> None:
+def test_a_broker_that_does_not_coordinate_refuses_the_request() -> None:
     async def story() -> None:
         async with world().broker() as broker:
             await broker.create_topic()

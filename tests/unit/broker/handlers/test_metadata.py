@@ -131,7 +131,9 @@ def test_a_missing_topic_is_created_at_first_sight(version: int) -> None:
 
 
 @pytest.mark.parametrize(("allowed", "wanted"), [(False, True), (True, False)])
-def test_broker_and_client_must_both_want_it(allowed: bool, wanted: bool) -> None:
+def test_a_topic_is_created_only_if_broker_and_client_want_that(
+    allowed: bool, wanted: bool
+) -> None:
     async def story(broker: AdministeredBroker) -> None:
         response = await ask(broker, "new", creating=wanted)
         assert errors(response) == {"new": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -347,7 +349,7 @@ def test_a_cursor_that_makes_no_sense_is_refused(cursor: Cursor) -> None:
     administer(story)
 
 
-def test_a_cursor_into_a_topic_that_is_gone_goes_on_behind_it() -> None:
+def test_a_cursor_into_a_deleted_topic_goes_on_behind_that_topic() -> None:
     async def story(broker: AdministeredBroker) -> None:
         await create(broker, topic("a"), topic("c"))
         response = await page(broker, cursor=Cursor(topic_name="b", partition_index=5))

@@ -320,7 +320,7 @@ def test_an_open_transaction_that_times_out_is_aborted(version: int) -> None:
     run(story)
 
 
-def test_a_transaction_of_a_topic_that_was_deleted_ends_in_the_others() -> None:
+def test_a_transaction_of_a_deleted_topic_ends_in_its_other_topics() -> None:
     async def story() -> None:
         async with serving(world()) as broker:
             await broker.create_topic()
@@ -339,7 +339,7 @@ def test_a_transaction_of_a_topic_that_was_deleted_ends_in_the_others() -> None:
     run(story)
 
 
-def test_partitions_that_do_not_exist_are_not_added_nor_are_the_others_with_them() -> None:
+def test_an_addition_with_a_missing_partition_adds_no_partition() -> None:
     async def story() -> None:
         async with serving(world()) as broker:
             await broker.create_topic()

@@ -62,7 +62,7 @@ def test_a_handler_sees_the_client() -> None:
     assert opened.context == RequestContext(8, 77, "c", "1.2.3.4", 1)
 
 
-def test_reading_stops_at_the_limit_of_requests_and_goes_on_below_it() -> None:
+def test_reading_stops_at_the_limit_of_requests_and_goes_on_below_the_limit() -> None:
     connection = new_connection()
     feed(connection, *(heartbeat_frame(number) for number in range(REQUESTS_MAX + 2)))
     taken = [taken_by(connection) for _ in range(REQUESTS_MAX)]

@@ -103,7 +103,7 @@ class ConnectionMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.connection.must_settle())
     @rule()
-    def what_had_no_answer_is_durable(self) -> None:
+    def records_without_an_answer_become_durable(self) -> None:
         assert self.unsettled
         self.connection.settled()
         self.unsettled = False
@@ -121,7 +121,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         self.sent.extend(bytes(buffer) for buffer in buffers)
 
     @invariant()
-    def what_was_sent_is_a_prefix_of_what_was_owed(self) -> None:
+    def sent_bytes_are_a_prefix_of_the_owed_bytes(self) -> None:
         owed = [answer for answer in self.expected if answer is not None]
         assert self.sent == owed[: len(self.sent)]
 

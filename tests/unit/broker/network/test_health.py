@@ -64,7 +64,7 @@ def get(server: HealthServer, path: str, method: str = "GET") -> Answer:
         connection.close()
 
 
-def test_a_healthy_broker_says_so() -> None:
+def test_a_healthy_broker_reports_that_it_is_healthy() -> None:
     with serving() as server:
         status, content_type, body = get(server, "/healthz")
     assert (status, content_type) == (200, "application/json")
@@ -250,7 +250,7 @@ def test_requests_are_counted_and_timed_by_api() -> None:
     assert seen["tidelog_received_bytes_total",] == 7
 
 
-def test_a_duration_on_a_bound_belongs_to_it() -> None:
+def test_a_duration_on_a_bound_counts_in_the_bucket_of_that_bound() -> None:
     durations = Durations(SECONDS_BOUNDS)
     durations.observe(0.001)
     assert dict(durations.buckets())["0.001"] == 1

@@ -119,7 +119,7 @@ def test_a_reserved_request_counts_whole_and_always_continues() -> None:
     assert memory.next_reader() == "idle"
 
 
-def test_small_requests_do_not_wait_for_large_ones_nor_these_for_very_large_ones() -> None:
+def test_small_requests_do_not_wait_for_large_or_large_for_very_large_requests() -> None:
     memory: RequestMemory[str] = RequestMemory(64 * MIB)
     assert memory.reserve("very large", 100 * MIB, 0)
     assert not memory.reserve("another", 9 * MIB, 0)
@@ -236,12 +236,12 @@ class MemoryMachine(RuleBasedStateMachine):
         assert self.memory.requests == len(self.serving)
 
     @invariant()
-    def what_is_held_is_bounded(self) -> None:
+    def held_memory_is_bounded(self) -> None:
         reads = READ_BYTES_MAX * len(self.reading)
         assert self.memory.bytes_held <= MEMORY_BYTES + FRAME_BYTES_MAX + reads
 
     @invariant()
-    def somebody_can_always_give_memory_back(self) -> None:
+    def held_memory_can_always_be_given_back(self) -> None:
         """A client can always give memory back, even if every idle client stays silent."""
         assert self.serving or any(self.reserved.values()) or all(self.reading.values())
 

@@ -146,7 +146,7 @@ def test_the_partitions_of_a_dead_broker_pass_a_drained_one_by() -> None:
     run(story)
 
 
-def test_a_drain_survives_the_broker_that_was_asked_and_ends_with_the_drained_one() -> None:
+def test_a_drain_survives_the_asked_broker_and_ends_with_the_drained_broker() -> None:
     here = world()
 
     async def story() -> None:
@@ -189,7 +189,7 @@ def test_wrong_drains_are_refused_and_repeated_ones_are_not() -> None:
     run(story)
 
 
-def test_a_drain_gives_intact_partitions_beside_many_damaged_ones() -> None:
+def test_a_drain_gives_intact_partitions_beside_many_damaged_partitions() -> None:
     """There are more damaged partitions than a plan has moves. They do not take the places of
     intact ones."""
     here = world()

@@ -54,7 +54,7 @@ class Writes:
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_the_end_of_the_incarnation_reaches_the_caller_if_there_is_one(is_cancelled: bool) -> None:
+def test_the_end_of_the_incarnation_reaches_a_waiting_caller(is_cancelled: bool) -> None:
     async def story() -> None:
         unhandled: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, what: unhandled.append(what))
@@ -76,6 +76,6 @@ def test_the_end_of_the_incarnation_reaches_the_caller_if_there_is_one(is_cancel
         await asyncio.sleep(0)
         gc.collect()
         assert unhandled == []
-        assert writes.withheld == [writes.partition], "the outcome is unknown: it stays withheld"
+        assert writes.withheld == [writes.partition], "the outcome is unknown"
 
     asyncio.run(story())

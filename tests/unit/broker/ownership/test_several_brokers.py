@@ -105,7 +105,7 @@ def test_each_broker_serves_its_partitions_alone() -> None:
     run(story)
 
 
-def test_running_brokers_divide_the_partitions_of_a_dead_one() -> None:
+def test_running_brokers_divide_the_partitions_of_a_dead_broker() -> None:
     """Acknowledged records are there, and appends go on behind them; a later start finds both."""
     here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
 
@@ -321,7 +321,7 @@ def test_a_moved_partition_survives_the_death_of_giver_and_receiver() -> None:
     run(story)
 
 
-def test_a_broker_that_is_asked_to_end_gives_its_partitions_to_the_others() -> None:
+def test_a_broker_that_is_asked_to_end_gives_its_partitions_to_other_brokers() -> None:
     here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
 
     async def story() -> None:

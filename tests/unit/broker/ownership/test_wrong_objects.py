@@ -44,7 +44,7 @@ def world() -> World:
 
 
 @pytest.mark.parametrize("is_newer", [False, True])
-def test_brokers_end_at_a_metadata_entry_that_they_cannot_read_and_name_it(is_newer: bool) -> None:
+def test_brokers_end_at_an_unreadable_metadata_entry_and_name_the_entry(is_newer: bool) -> None:
     data = encode_document(ENTRY_MAGIC, 99, {}) if is_newer else b"nonsense"
     here = world()
 
@@ -147,7 +147,7 @@ def test_a_corrupt_hand_over_object_stops_its_partition_alone() -> None:
     run(story)
 
 
-def test_a_hand_over_object_of_a_newer_release_ends_the_broker_that_cannot_read_it() -> None:
+def test_a_hand_over_object_of_a_newer_release_ends_a_broker_that_cannot_read_the_format() -> None:
     here, data = world(), damaged_images("newer")
 
     async def story() -> None:

@@ -114,7 +114,7 @@ def test_items_of_one_turn_share_a_request_to_each_broker() -> None:
     story_of(story)
 
 
-def test_items_behind_unanswered_requests_wait_and_share_the_next_one() -> None:
+def test_items_behind_unanswered_requests_wait_and_share_the_next_request() -> None:
     async def story(requests: PeerRequests[int, int], network: Network) -> None:
         for item in (1, 2, 3, 4):
             requests.ask(ONE, item)

@@ -386,7 +386,7 @@ def test_other_brokers_learn_of_an_entry_at_once() -> None:
 
 
 @both_versions
-def test_requests_of_transactions_for_another_broker_are_told_so(version: int) -> None:
+def test_requests_of_transactions_for_another_broker_are_refused(version: int) -> None:
     """Clients take these answers for a reason to search for the coordinator again."""
 
     async def story() -> None:

@@ -120,7 +120,7 @@ def test_the_clients_that_were_idle_for_longest_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("client_id", [None, ""])
-def test_clients_without_an_id_are_one(client_id: str | None) -> None:
+def test_clients_without_an_id_count_as_one_client(client_id: str | None) -> None:
     quotas = with_quotas({QuotaEntity(None, DEFAULT_NAME): {"producer_byte_rate": 1.0}})
     quotas.of("alice", "").produce_ms(20, 0.0)
     assert quotas.of("bob", client_id).produce_ms(0, 0.0) == 10_000

@@ -28,7 +28,7 @@ OTHERS = [QuotaEntity("bob", "app"), QuotaEntity("bob"), QuotaEntity(None, "tool
 
 
 @pytest.mark.parametrize("position", range(8))
-def test_each_level_holds_without_those_above_it(position: int) -> None:
+def test_each_level_holds_without_the_levels_above(position: int) -> None:
     entity, sharers = BY_PRECEDENCE[position]
     below = {each: {KEY: 9.0} for each, _ in BY_PRECEDENCE[position + 1 :]}
     quotas = {entity: {KEY: 5.0}, **below, **{each: {KEY: 1.0} for each in OTHERS}}

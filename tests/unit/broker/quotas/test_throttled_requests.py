@@ -131,7 +131,7 @@ def test_a_throttled_session_goes_on_and_a_throttled_full_fetch_begins_none() ->
             assert len(sessions) == 1
             await set_quotas(one, ANONYMOUS, {})
             answer = await fetched(one, fetch_request(0, began.session_id, 2))
-            assert sizes(answer) == [size], "what was not told is told now"
+            assert sizes(answer) == [size], "this answer has the batch that was held back"
 
     run(main)
 
@@ -171,7 +171,7 @@ def topics(*counts: tuple[str, int]) -> CreateTopicsRequest:
     )
 
 
-def test_the_change_that_exhausts_the_quota_is_the_last_one() -> None:
+def test_the_change_that_exhausts_the_quota_is_the_last_change() -> None:
     async def story(broker: AdministeredBroker, clock: Movable) -> None:
         answer = await broker.ask(create_topics, topics(("a", 10), ("b", 5), ("c", 1)), 7)
         codes = [each.error_code for each in answer.topics]

@@ -66,7 +66,7 @@ def test_the_table_may_roll_on_while_a_fetch_waits_for_the_wal() -> None:
     run(story())
 
 
-def test_a_log_start_that_passes_a_reader_is_told_to_it() -> None:
+def test_a_reader_learns_that_the_log_start_has_passed_its_position() -> None:
     async def story() -> None:
         cold, slow = await slow_log(100, 100)
         slow.open.clear()

@@ -102,7 +102,7 @@ def test_a_reader_in_leaps_is_not_read_ahead_of() -> None:
 
 
 @pytest.mark.usefixtures("groups_of_a_mib")
-def test_several_readers_of_a_partition_cost_no_more_than_one() -> None:
+def test_several_readers_of_a_partition_cost_no_more_than_one_reader() -> None:
     async def story() -> None:
         cold, slow = await slow_log(1000, 5000)
         groups = -(-1000 * 5000 // MIB)

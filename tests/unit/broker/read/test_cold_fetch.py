@@ -179,7 +179,7 @@ def test_a_topic_without_a_codec_of_its_own_is_served_uncompressed() -> None:
     run(story())
 
 
-def test_times_set_by_the_broker_stay_that() -> None:
+def test_times_set_by_the_broker_stay_log_append_times() -> None:
     async def story() -> None:
         by_broker = batch(0, 10, timestamp_type=TimestampType.LOG_APPEND_TIME)
         cold = await ColdLog([by_broker, batch(10)]).write()

@@ -83,7 +83,7 @@ def test_a_time_is_found_wherever_it_lies(
         run(story())
 
 
-def test_a_time_costs_two_reads_and_the_second_time_one() -> None:
+def test_the_first_time_looked_up_costs_two_reads_and_the_second_one_read() -> None:
     async def story() -> None:
         cold = await ColdLog(dated([STAMP + offset for offset in range(400)])).write()
         for end in (100, 200, 300, 400):

@@ -76,7 +76,7 @@ def test_forgetting_every_partition_ends_the_session() -> None:
     assert len(cache) == 0
 
 
-def test_the_epoch_wraps_to_one() -> None:
+def test_the_epoch_wraps_to_1() -> None:
     cache = sessions()
     session = cache.plan(0, INITIAL_EPOCH, [target(0)], [], by_id=False, now=0).session
     assert session is not None
@@ -95,7 +95,7 @@ def test_only_news_is_told_and_errors_are_repeated() -> None:
     assert t.update_if_changed(**quiet)
 
 
-def test_served_partitions_go_behind_the_others() -> None:
+def test_served_partitions_go_behind_the_other_partitions() -> None:
     cache = sessions()
     session = cache.plan(
         0, INITIAL_EPOCH, [target(0), target(1), target(2)], [], by_id=False, now=0

@@ -42,7 +42,7 @@ def test_a_reader_of_all_partitions_reads_each_object_once() -> None:
     run(story())
 
 
-def test_the_only_reader_of_a_small_partition_reads_little_of_the_others() -> None:
+def test_the_only_reader_of_a_small_partition_reads_little_of_other_partitions() -> None:
     async def story() -> None:
         log = await written(60, [400 * KIB, 1 * KIB, 400 * KIB])
         await log.read([1])
@@ -65,7 +65,7 @@ def test_readers_of_one_partition_each_share_their_reads() -> None:
     run(story())
 
 
-def test_a_latecomer_gets_bytes_that_were_read_for_others() -> None:
+def test_a_latecomer_gets_bytes_that_were_read_for_other_readers() -> None:
     async def story() -> None:
         log = await written(20, [64 * KIB] * 4)
         await log.read([0, 1, 2])

@@ -89,7 +89,7 @@ def test_records_that_are_deleted_while_they_are_rolled_do_not_stop_the_roll(
 
 
 @pytest.mark.parametrize(("log_start", "left"), [(9, [8, 9, 10, 11]), (12, [])])
-def test_records_that_are_deleted_while_a_roll_is_begun_do_not_stop_it(
+def test_records_that_are_deleted_while_a_roll_begins_do_not_stop_the_roll(
     log_start: int, left: list[int]
 ) -> None:
     here = world()

@@ -107,7 +107,7 @@ def test_due_partitions_roll_with_pauses_and_awaited_ones_at_once() -> None:
     run(story)
 
 
-def test_an_awaited_roll_does_not_wait_behind_the_pauses_of_others() -> None:
+def test_an_awaited_roll_does_not_wait_behind_the_pauses_of_other_rolls() -> None:
     here = world(**ENDLESS)
 
     async def story() -> None:
@@ -122,7 +122,7 @@ def test_an_awaited_roll_does_not_wait_behind_the_pauses_of_others() -> None:
     run(story)
 
 
-def test_a_flush_that_fails_once_does_not_wait_behind_the_pauses_of_others(
+def test_a_flush_that_fails_once_does_not_wait_behind_the_pauses_of_other_rolls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tidelog.broker.roll.queue.PAUSE_SECONDS_FIRST", 0.1)
@@ -335,7 +335,7 @@ async def values(one: OneBroker, start: int) -> list[bytes | None]:
     return [record.value for record in found if record.offset >= start]
 
 
-def test_records_deleted_in_a_pause_are_skipped_behind_it() -> None:
+def test_records_deleted_in_a_pause_are_skipped_after_the_pause() -> None:
     """Rows of these records in the segment lie below the log start, where no reader looks."""
     here = world(**ENDLESS)
 

@@ -69,7 +69,7 @@ def test_a_death_at_any_step_loses_and_doubles_nothing(
             log = hosted(one).log
             known = (await table_state(here.store, topic_id)).partition(0).next_offset
             assert known == (3 if point is CrashPoint.TABLE_COMMITTED else 0)
-            assert log.table_next == known, "it has asked the table"
+            assert log.table_next == known, "the broker has read the table"
             await one.produce(batch(b"3"))
             await flush(one)
             found = await rows(here.store, topic_id)

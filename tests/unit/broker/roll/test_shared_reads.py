@@ -82,7 +82,7 @@ def test_a_failed_shared_read_is_repeated_by_each_roll() -> None:
 
 
 @pytest.mark.parametrize("damage", ["spoilt", "missing"])
-def test_a_corrupt_object_stops_only_rolls_of_partitions_with_records_in_it(
+def test_a_corrupt_object_stops_only_rolls_of_partitions_with_records_in_the_object(
     damage: str,
 ) -> None:
     store = WatchedStore()

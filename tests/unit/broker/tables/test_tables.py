@@ -94,7 +94,7 @@ async def grow(tables: Tables, count: int, topic_id: TopicId = TOPIC_ID) -> None
         assert isinstance(await tables.commit(topic_id, (change,)), TableCommitted)
 
 
-def test_a_table_is_read_once_however_many_want_it() -> None:
+def test_a_table_is_read_once_for_many_callers() -> None:
     async def story(world: World) -> None:
         await grow(world.tables(), 3)
         tables = world.tables()
@@ -110,7 +110,7 @@ def test_a_table_is_read_once_however_many_want_it() -> None:
     tell(story)
 
 
-def test_a_cancelled_waiter_does_not_end_the_opening_for_others() -> None:
+def test_a_cancelled_waiter_does_not_end_the_opening_for_other_waiters() -> None:
     async def story(world: World) -> None:
         tables = world.tables()
         world.faulty.plan("get", StoreFault.SLOW)
@@ -155,7 +155,7 @@ def test_a_refused_commit_learns_the_table_of_another_broker() -> None:
     tell(story)
 
 
-def test_a_store_that_fails_is_asked_again_by_the_next_one() -> None:
+def test_a_store_that_fails_is_asked_again_by_the_next_caller() -> None:
     async def story(world: World) -> None:
         await grow(world.tables(), 1)
         tables = world.tables()

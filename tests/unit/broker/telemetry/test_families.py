@@ -56,7 +56,7 @@ def test_a_declared_field_is_reported_under_the_name_it_declares() -> None:
     assert docs["tides_level"] == "The level now."
 
 
-def test_a_time_has_no_series_before_there_is_one() -> None:
+def test_a_time_has_no_series_before_it_is_set() -> None:
     tides = Tides()
     assert ("tides_turn_timestamp_seconds",) not in samples(tides)
     tides.turned_at = 1_750_000_000.5

@@ -180,16 +180,16 @@ def test_a_merged_object_that_a_wal_names_above_its_checkpoint_is_needed() -> No
                 names = await read_merged_names(here.store, InlineOffload(), bucket.state, listed)
                 return [names.is_settled(each) for each in listed]
 
-            assert await settled() == [False, False], "its WAL names it"
+            assert await settled() == [False, False], "the WAL names the object"
             await checkpoint(broker)
-            assert await settled() == [False, False], "the checkpoint refers to it"
+            assert await settled() == [False, False], "the checkpoint refers to the object"
             await flush(broker)
             await broker.produce(batch(b"a slot for another checkpoint"))
             await checkpoint(broker)
             assert await settled() == [True, False]
             *_, newest = await objects(here.store, "checkpoint/")
             await here.store.put(newest, b"damaged")
-            assert await settled() == [False, False], "who knows?"
+            assert await settled() == [False, False], "the damaged checkpoint may name any object"
 
     run(story)
 
@@ -215,7 +215,7 @@ def test_segments_that_no_table_will_list_are_superfluous() -> None:
     run(story)
 
 
-def test_batches_that_were_merged_are_seen_and_checked_like_others() -> None:
+def test_merged_batches_are_seen_and_checked_like_other_batches() -> None:
     here = here_with(wal_objects_max=2, log_collect_interval_ms=20)
 
     async def merged() -> list[str]:

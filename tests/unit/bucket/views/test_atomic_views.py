@@ -188,7 +188,7 @@ def test_no_transaction_is_half_seen_when_the_broker_acts_between_any_two_reques
     at_every(1, happening, interval)
 
 
-def test_a_producer_id_that_was_given_up_before_the_snapshot_is_not_taken_for_a_new_one(
+def test_a_producer_id_that_was_given_up_before_the_snapshot_does_not_count_as_new(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # After the last epoch a producer gets another id, and the coordinator forgets the one before.

@@ -97,7 +97,7 @@ def test_a_remembering_bucket_shows_the_same_as_a_new_reader() -> None:
             await agree()
         brought = {key: count for key, count in watched.brought.items() if key.startswith("wal/")}
         assert len(brought) > 30
-        assert set(brought.values()) == {1}, "what has been read is not read again"
+        assert set(brought.values()) == {1}, "no slot is read twice"
         table = next(iter(views[0].tables.values()))
         assert table.segment_count == 0, "a view does not change when the tables go on"
 

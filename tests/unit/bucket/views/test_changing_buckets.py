@@ -168,7 +168,7 @@ def test_a_missing_object_is_looked_for_again_and_then_named(
     run(story)
 
 
-def test_a_tail_whose_object_is_gone_says_so() -> None:
+def test_a_tail_names_its_missing_object() -> None:
     here = world()
 
     async def story() -> None:

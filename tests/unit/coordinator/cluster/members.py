@@ -143,6 +143,6 @@ async def until(condition: Callable[[], bool], seconds_max: float) -> float:
     loop = asyncio.get_running_loop()
     began = loop.time()
     while not condition():
-        assert loop.time() - began < seconds_max, "it takes too long"
+        assert loop.time() - began < seconds_max, "the condition takes too long"
         await asyncio.sleep(0.05)
     return loop.time() - began

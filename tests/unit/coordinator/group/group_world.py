@@ -210,7 +210,7 @@ class GroupWorld:
             else:
                 self.submit(TargetMade(make_target(each)))
 
-    def check_what_is_held(self) -> None:
+    def check_usage(self) -> None:
         """Compare the usage that counts against the limits with the memory in use."""
         machine = self.machine
         sizes = [

@@ -39,7 +39,7 @@ MAPPING = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 DAY_MS = 24 * 60 * 60_000
 
 
-def test_a_late_word_on_an_earlier_transaction_does_not_end_this_one() -> None:
+def test_a_late_marker_of_an_earlier_transaction_does_not_end_the_open_transaction() -> None:
     world = TransactionWorld()
     producer = world.begin()
     for _ in range(2):

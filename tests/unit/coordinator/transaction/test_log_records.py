@@ -96,7 +96,7 @@ PREPARED_V1 = (
 
 
 @pytest.mark.parametrize(("transaction", "value"), [(EMPTY, EMPTY_V1), (PREPARED, PREPARED_V1)])
-def test_a_transaction_lies_byte_for_byte_as_kafka_writes_it(
+def test_a_transaction_is_byte_for_byte_the_record_that_kafka_writes(
     transaction: Transaction, value: str
 ) -> None:
     """The bytes were written by Kafka 4.1's own TransactionLogValue."""

@@ -55,7 +55,7 @@ def test_an_unknown_id_gets_a_producer_id_when_one_was_allocated() -> None:
             transactional_id=TXN, timeout_ms=TIMEOUT_MS, identity=stale, fresh_id=ProducerId(77)
         )
     )
-    assert token not in world.replies, "answered before it is durable"
+    assert token not in world.replies, "answered before the record is durable"
     world.flush()
     assert world.replies[token] == IdentityReply(NONE, ProducerId(77), ProducerEpoch(0))
 
@@ -156,7 +156,7 @@ def test_a_producer_whose_own_fence_took_the_highest_epoch_goes_on_under_a_new_i
     assert world.init(producer) == told
 
 
-def test_a_producer_that_was_fenced_with_the_highest_epoch_stays_so() -> None:
+def test_a_producer_that_was_fenced_with_the_highest_epoch_stays_fenced() -> None:
     world = TransactionWorld()
     world.put(with_epoch(LAST_EPOCH))
     old = identity(PID, LAST_EPOCH)
@@ -168,7 +168,7 @@ def test_a_producer_that_was_fenced_with_the_highest_epoch_stays_so() -> None:
     assert world.init(old).error is FENCED
 
 
-def test_a_fence_may_take_the_highest_epoch_and_no_producer_is_given_it() -> None:
+def test_a_fence_may_take_the_highest_epoch_which_no_producer_gets() -> None:
     world = TransactionWorld()
     world.put(with_epoch(LAST_EPOCH))
     producer = identity(PID, LAST_EPOCH)

@@ -100,7 +100,7 @@ def test_the_table_has_a_cell_for_every_request_in_every_state(
 
 
 @pytest.mark.parametrize(("place", "kafka"), DIFFERENCES.items())
-def test_each_listed_difference_from_kafka_is_one(
+def test_each_listed_difference_from_kafka_exists(
     place: tuple[str, TransactionState], kafka: Difference
 ) -> None:
     name, state = place
@@ -110,7 +110,7 @@ def test_each_listed_difference_from_kafka_is_one(
 
 @pytest.mark.parametrize("version", [TV1, TV2])
 @pytest.mark.parametrize("state", STORED_STATES.values())
-def test_the_sweep_fences_and_aborts_ongoing_transactions_and_no_others(
+def test_the_sweep_fences_and_aborts_only_ongoing_transactions(
     state: TransactionState, version: int
 ) -> None:
     world = TransactionWorld()

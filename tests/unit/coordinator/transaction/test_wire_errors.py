@@ -41,7 +41,7 @@ ABORTABLE, OLD_ABORTABLE = ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TX
         (ApiKey.PRODUCE, 3, ErrorCode.NONE, ErrorCode.NONE),
     ],
 )
-def test_a_code_goes_only_to_versions_that_understand_it(
+def test_an_error_code_goes_only_to_versions_that_know_the_code(
     api: ApiKey, version: int, error: ErrorCode, told: ErrorCode
 ) -> None:
     assert error_for(api, version, error) is told

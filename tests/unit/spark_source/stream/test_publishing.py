@@ -111,10 +111,10 @@ def test_publications_are_a_second_apart_and_repeated_before_they_expire(folder:
         publisher = driver.reader._publisher
         assert publisher is not None
         publisher.publish(StreamOffsets.of(driver.log[-1]))
-        assert await published(one) == at(0), "a moment later it is too early"
+        assert await published(one) == at(0), "a moment later is too early"
         last = StreamOffsets.of(driver.log[-1])
         await asyncio.to_thread(publisher.publish, last, at_once=True)
-        assert await published(one) == at(2), "but not if it may be the last one"
+        assert await published(one) == at(2), "the last publication comes at once"
         await driver.planned()
         assert await published(one) == at(2)
         async with client_of(one) as client:
@@ -128,7 +128,7 @@ def test_publications_are_a_second_apart_and_repeated_before_they_expire(folder:
     tell(folder, story)
 
 
-def test_a_query_goes_on_where_no_broker_answers_and_says_so(
+def test_a_query_goes_on_and_logs_a_warning_while_no_broker_answers(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (port,) = free_ports(1)

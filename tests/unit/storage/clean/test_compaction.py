@@ -108,7 +108,7 @@ def test_ranges_keep_the_time_of_the_round_that_compacted_them_first() -> None:
     assert list(round_to(20).cleaned_after(segments)) == [(5, 950), (10, 960), (20, 1_000)]
 
 
-def test_the_rest_of_a_segment_stays_dirty_if_a_round_ends_within_it() -> None:
+def test_the_rest_of_a_segment_stays_dirty_if_a_round_ends_within_the_segment() -> None:
     segments = [stored(0, 9, (10, 950)).segment, stored(10, 19).segment]
     assert list(round_to(15).cleaned_after(segments)) == [(10, 950), (15, 1_000)]
 
@@ -133,7 +133,7 @@ def test_the_oldest_of_too_many_ranges_share_the_later_time() -> None:
     assert found[:2] == ((30, 3), (40, 4))
 
 
-def test_a_tombstone_is_not_kept_longer_because_younger_ones_join_it() -> None:
+def test_a_tombstone_is_not_kept_longer_because_younger_tombstones_join() -> None:
     async def story() -> None:
         log = KeyedLog()
         await log.append([Kept(0, b"a", None), Kept(1, b"x", b"")], 2)

@@ -42,7 +42,7 @@ def test_age_is_that_of_a_runs_latest_record_and_must_be_above_the_limit() -> No
     assert start(policy, 6_000) == 10
 
 
-def test_a_run_that_is_old_waits_for_those_before_it() -> None:
+def test_a_run_that_is_old_waits_for_earlier_runs() -> None:
     # The third is older than the second.
     assert start(RetentionPolicy(1_000, -1), 5_999) == 10
     assert start(RetentionPolicy(1_000, -1), 6_001) == 30

@@ -191,7 +191,7 @@ def test_every_directory_on_the_way_to_an_object_is_synced_before_it_is_acknowle
         synced.clear()
         with pytest.raises(PreconditionFailed):
             await store.put("wal/1-1/1", b"y", IfAbsent())
-        assert len(synced) == 1, "the loser may rely on what won"
+        assert len(synced) == 1, "the loser may rely on the winner's object"
 
     run(root, story)
 

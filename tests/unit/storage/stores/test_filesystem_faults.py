@@ -86,7 +86,7 @@ def test_after_a_failed_directory_sync_the_store_believes_nothing_more(
 
 
 @pytest.mark.parametrize("condition", [IfAbsent(), None])
-def test_a_put_that_lacks_a_file_descriptor_is_not_applied_and_harms_no_later_one(
+def test_a_put_that_lacks_a_file_descriptor_is_not_applied_and_harms_no_later_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, condition: IfAbsent | None
 ) -> None:
     """Clients can use up the descriptors of a broker. Each open of a put fails once."""

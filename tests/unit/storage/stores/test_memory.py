@@ -9,7 +9,7 @@ from tidelog.storage.object_store import DELETED_AT_ONCE_MAX
 from tidelog.storage.stores.memory import MemoryStore
 
 
-def test_a_listing_goes_on_though_most_is_deleted_under_it() -> None:
+def test_a_listing_goes_on_though_most_objects_are_deleted_meanwhile() -> None:
     async def story() -> None:
         store = MemoryStore(SystemClock())
         names = [f"wal/{number:05d}" for number in range(6000)]
@@ -23,7 +23,7 @@ def test_a_listing_goes_on_though_most_is_deleted_under_it() -> None:
                     await store.delete(*names[first : first + DELETED_AT_ONCE_MAX])
                 await store.put(names[10], b"again")
         assert found == [*names[:1500], *names[5000:]]
-        assert len(store._keys) <= 2 * 1001 + 1000, "it does not remember what was deleted"
+        assert len(store._keys) <= 2 * 1001 + 1000, "the store keeps no names of deleted objects"
         assert [meta.key async for meta in store.list()] == [names[10], *names[5000:]]
 
     asyncio.run(story())

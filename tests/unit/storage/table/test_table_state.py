@@ -192,7 +192,7 @@ def test_an_offset_is_found_in_the_segment_that_covers_it_or_the_next() -> None:
     assert three().partition(7).at(0) is None
 
 
-def test_a_time_is_found_in_the_first_segment_that_reaches_it() -> None:
+def test_a_time_is_found_in_the_first_segment_that_reaches_the_time() -> None:
     times = [5, 9, None, 7, 20, 3]
     segments = [
         listed(0, 10 * i, 10 * i + 9, i, timestamp_max=time) for i, time in enumerate(times)

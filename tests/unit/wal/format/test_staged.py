@@ -128,7 +128,7 @@ def test_a_damaged_version_is_a_damaged_object(bit: int) -> None:
             check_bodies(key, damaged)
 
 
-def test_a_reference_names_its_object_and_whose_the_batches_are() -> None:
+def test_a_reference_names_its_object_and_the_owner_of_the_batches() -> None:
     adoption = Adoption(12, 3, -1, LeaderEpoch(4))
     assert adoption.reference("staged/x") == "staged/x@12.3.-1.4"
     assert split_reference("staged/x@12.3.-1.4") == ("staged/x", adoption)

@@ -20,7 +20,7 @@ def extent(base: int, last: int, timestamp: int = 0, key: str = "a", position: i
 THREE = (extent(5, 9, 30), extent(10, 10, 50, "b"), extent(11, 20, 40, "c"))
 
 
-def test_an_offset_is_found_in_the_extent_that_holds_it() -> None:
+def test_an_offset_is_found_in_its_extent() -> None:
     extents = Extents(THREE)
     assert [extents.find(offset) for offset in (5, 9, 10, 20)] == [
         THREE[0],
@@ -41,7 +41,7 @@ def test_readers_go_on_from_an_offset() -> None:
     assert list(extents.from_offset(21)) == []
 
 
-def test_a_time_is_looked_for_in_all_that_may_hold_it() -> None:
+def test_a_time_is_looked_for_in_all_extents_that_may_have_it() -> None:
     extents = Extents(THREE)
     assert list(extents.since_timestamp(31)) == list(THREE[1:])
     assert list(extents.since_timestamp(51)) == []
@@ -93,7 +93,7 @@ def test_batches_side_by_side_share_an_extent() -> None:
     assert extents.total_bytes == 250
 
 
-def test_an_extent_tells_its_batches_from_others() -> None:
+def test_an_extent_tells_its_batches_from_foreign_batches() -> None:
     extents = Extents()
     for number, crc in enumerate((7, 8, 9)):
         place = Extent(number, number, 0, "a", 100 * number, 100, crc_of_batch(crc))
@@ -138,7 +138,7 @@ def test_a_copy_does_not_grow_with_the_original() -> None:
     assert copied != extents
 
 
-def test_extents_that_are_moved_together_become_one() -> None:
+def test_extents_that_are_moved_together_become_one_extent() -> None:
     extents = Extents((*THREE, extent(21, 22, 10, "d")))
     moved = Extent(10, 20, 50, "m", 64, 99)
     assert extents.relocate(moved)

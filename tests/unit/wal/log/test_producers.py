@@ -72,7 +72,7 @@ def test_a_duplicate_older_than_five_batches_is_out_of_order() -> None:
     assert refused(log, 0) == 45
 
 
-def test_half_of_a_batch_is_no_duplicate_of_it() -> None:
+def test_half_of_a_batch_is_no_duplicate_of_the_batch() -> None:
     log = new_log()
     send(log, 0, records=4)
     assert refused(log, 0, records=2) == 45

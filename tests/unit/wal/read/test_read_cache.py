@@ -57,7 +57,7 @@ def test_a_range_larger_than_the_cache_is_not_kept() -> None:
     assert not nothing.covers("a", 0, 1)
 
 
-def test_bytes_read_ahead_count_until_a_reader_asks_for_them() -> None:
+def test_bytes_that_were_read_ahead_count_until_a_reader_asks() -> None:
     cache = ReadCache(ReadMemory(30))
     cache.put(stored("a", 0, 10, is_ahead=True))
     cache.put(stored("b", 0, 10, is_ahead=True))

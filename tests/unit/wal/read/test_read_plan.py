@@ -83,7 +83,7 @@ def test_readers_in_any_order_need_few_reads_of_an_object() -> None:
     assert reader.bytes_read <= 1.2 * OBJECT
 
 
-def test_unused_bytes_stay_below_the_wanted_ones() -> None:
+def test_unused_bytes_stay_below_wanted_bytes() -> None:
     for wanted in ([5], [5, 9], [0, 15], [3, 4, 5]):
         reader = Reader()
         for number in wanted:

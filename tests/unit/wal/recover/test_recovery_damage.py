@@ -49,7 +49,7 @@ async def damage(world: World, key: str) -> None:
     ],
 )
 @pytest.mark.parametrize("how", ["missing", "broken"])
-def test_a_slot_that_is_gone_or_broken_harms_the_partitions_with_entries_in_it(
+def test_a_slot_that_is_gone_or_broken_harms_the_partitions_of_its_entries(
     slot: int, left: list[int | None], how: str
 ) -> None:
     """The slot behind names those partitions. The last slot has none behind it."""
@@ -91,7 +91,7 @@ def test_partitions_with_a_later_owner_are_not_harmed() -> None:
     story(tell)
 
 
-def test_a_broken_checkpoint_harms_all_that_do_not_open_after_it() -> None:
+def test_a_broken_checkpoint_harms_all_partitions_without_a_later_opening() -> None:
     async def tell(world: World) -> None:
         async with life(world) as broker:
             broker.give_away(P[1])

@@ -89,7 +89,7 @@ def test_a_merged_extent_is_no_larger_than_one_read() -> None:
     st.integers(2, 12),
     st.integers(2, 12),
 )
-def test_merging_ends_with_few_objects_or_full_ones(
+def test_merging_ends_with_few_objects_or_full_objects(
     logs: list[list[tuple[int, int]]], objects_max: int, sources_max: int
 ) -> None:
     """Merging again and again, as the merger does, comes to an end and leaves few objects."""
@@ -109,7 +109,7 @@ def test_merging_ends_with_few_objects_or_full_ones(
             moved = Extent(run.extents[0].base_offset, last, 0, f"m{merged}", 64, size)
             assert held[run.partition].relocate(moved)
     else:
-        raise AssertionError("it never ends")
+        raise AssertionError("merging never ends")
     live: dict[str, int] = {}
     for log in held.values():
         for extent in log:

@@ -184,7 +184,7 @@ def test_records_rolled_during_a_checkpoint_are_left_out_of_its_extents() -> Non
     story(tell)
 
 
-def test_a_log_start_that_moved_meanwhile_is_in_it() -> None:
+def test_a_checkpoint_has_a_log_start_that_moved_meanwhile() -> None:
     """The extents below it are deleted, so the image must have the new log start."""
     log = PartitionLog.from_image(PartitionImage.empty(PARTITIONS[0], EPOCH_0))
 

@@ -91,7 +91,7 @@ def test_a_partition_that_is_gone_asks_for_one_more_checkpoint() -> None:
         assert led.logs[number].partition not in led.checkpoint()
         assert not led.images.have_changed
     led.images.discard(led.logs[0])
-    assert not led.images.have_changed, "it was gone before"
+    assert not led.images.have_changed, "the partition was removed before"
 
 
 def test_the_number_of_idle_partitions_makes_no_difference() -> None:

@@ -190,7 +190,7 @@ def test_producers_are_told_in_their_order_and_after_the_slot_was_seen() -> None
     story(tell)
 
 
-def test_an_error_in_one_callback_does_not_affect_the_others(
+def test_an_error_in_one_callback_does_not_affect_other_callbacks(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def tell(desk: Desk) -> None:

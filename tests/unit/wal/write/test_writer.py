@@ -189,7 +189,7 @@ def test_all_that_was_added_so_far_can_be_waited_for() -> None:
     story(tell)
 
 
-def test_a_begun_slot_parts_earlier_entries_from_later_ones() -> None:
+def test_a_begun_slot_parts_earlier_entries_from_later_entries() -> None:
     async def tell(desk: Desk) -> None:
         async with desk.running():
             assert desk.writer.begin_slot() == 0

@@ -69,7 +69,7 @@ async def dead_broker(world: World, stamped_by: str) -> int:
 
 
 @pytest.mark.parametrize("stamped_by", ["lease", "slot", "checkpoint"])
-def test_the_newest_entry_is_missed_if_anything_was_written_behind_it(stamped_by: str) -> None:
+def test_the_loss_of_the_newest_entry_is_noticed_if_a_later_stamp_exists(stamped_by: str) -> None:
     async def story(world: World) -> None:
         number = await dead_broker(world, stamped_by)
         await world.log(world.process("b"))

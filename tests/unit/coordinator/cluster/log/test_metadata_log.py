@@ -59,7 +59,7 @@ def test_a_registration_is_alone_in_its_entry() -> None:
     simulate(story)
 
 
-def test_in_one_entry_each_change_sees_those_before_it() -> None:
+def test_in_one_entry_each_change_sees_the_earlier_changes() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))
 
@@ -136,7 +136,7 @@ def test_a_refusal_rests_on_the_newest_state() -> None:
     simulate(story)
 
 
-def test_a_change_that_is_overtaken_is_made_anew_on_the_first_one() -> None:
+def test_a_change_that_is_overtaken_is_decided_again_on_the_newer_state() -> None:
     async def story(world: World) -> None:
         brokers = [await world.broker(n, world.process(f"p{n}")) for n in range(1, 4)]
         seen: list[int] = []
@@ -197,7 +197,7 @@ def test_a_fenced_author_is_told_so_and_changes_nothing() -> None:
     simulate(story)
 
 
-def test_a_fenced_author_is_told_so_when_the_log_has_forgotten_it() -> None:
+def test_an_author_that_was_fenced_and_forgotten_is_told_that_it_is_fenced() -> None:
     """Otherwise a broker that was paused for long would take its own fence for a refused change,
     and go on."""
 
@@ -303,7 +303,7 @@ def test_a_lost_answer_is_found_out() -> None:
     simulate(story)
 
 
-def test_a_caller_that_gives_up_does_not_disturb_the_others() -> None:
+def test_a_caller_that_gives_up_does_not_disturb_other_callers() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))
         impatient = asyncio.create_task(broker.create("x"))

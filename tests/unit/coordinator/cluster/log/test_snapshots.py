@@ -122,7 +122,7 @@ def make_old(folder: Path) -> None:
         os.utime(path, (1, 1))
 
 
-def test_files_whose_times_are_long_past_are_as_young_as_they_were_seen(tmp_path: Path) -> None:
+def test_the_age_of_old_files_counts_from_the_first_look(tmp_path: Path) -> None:
     """Files look so when the machine's clock was set ahead by days."""
 
     async def story() -> None:
@@ -304,7 +304,7 @@ def test_a_late_put_into_a_deleted_number_misleads_no_reader() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_an_opener_succeeds_while_the_log_is_shortened_under_it(seed: int) -> None:
+def test_an_opener_succeeds_while_the_log_is_shortened(seed: int) -> None:
     async def story(world: World) -> None:
         broker = await world.broker(
             1,

@@ -127,7 +127,7 @@ def test_a_broker_that_refuses_and_has_not_named_itself_is_left_to_its_lease() -
     simulate(story)
 
 
-def test_a_newcomer_at_the_address_of_another_broker_is_not_taken_for_it() -> None:
+def test_a_newcomer_at_the_address_of_another_broker_is_not_mistaken() -> None:
     async def story(world: World) -> None:
         world.network.settings.silent_death_probability = 0.0
         first = await member(world, 1, listening=True)
@@ -203,7 +203,7 @@ def test_a_broker_that_returns_under_its_id_is_connected_again() -> None:
     simulate(story)
 
 
-def test_the_port_is_the_registered_one() -> None:
+def test_the_watch_connects_to_the_registered_port() -> None:
     """The watch connects to the address in the metadata log."""
 
     async def story(world: World) -> None:

@@ -90,7 +90,7 @@ def test_the_last_broker_that_can_take_partitions_is_not_drained() -> None:
     assert takers(undone(state, 3)) == [1, 3]
 
 
-def test_no_drain_is_written_while_a_broker_could_not_read_it() -> None:
+def test_no_drain_is_written_while_a_broker_cannot_read_drains() -> None:
     state = brokers(DRAIN_VERSION, SHARING_VERSION, DRAIN_VERSION)
     with pytest.raises(DrainRefused, match=r"no drains: 2; upgrade them first"):
         drain_changes(state, BrokerId(1), draining=True)

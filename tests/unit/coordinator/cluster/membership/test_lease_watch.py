@@ -137,7 +137,7 @@ def test_each_broker_is_watched_by_three_others_at_most_and_one_at_least(brokers
     assert {seen.count(each) for each in range(brokers)} == {min(3, brokers - 1)}
 
 
-def test_a_fenced_broker_leaves_the_ring_and_a_new_one_enters_it() -> None:
+def test_a_fenced_broker_leaves_the_ring_and_a_new_broker_enters_the_ring() -> None:
     state = cluster(1, 2, 3, 4, 5)
     state = after(state, 1, BrokerFenced(Epoch(2)))
     assert watched_ids(state, 1) == [3, 4, 5]
@@ -415,7 +415,7 @@ def test_the_last_survivor_fences_all_others_one_after_the_other(brokers: int) -
     assert stage.watch.watched(stage.state) == ()
 
 
-def test_a_watcher_whose_three_are_silent_looks_at_all() -> None:
+def test_a_watcher_with_three_silent_neighbours_looks_at_all_brokers() -> None:
     stage = Stage(cluster(*range(10)), me=0, draw=1.0)
     stage.run(20)
     stage.silence(1, 2, 3)

@@ -181,7 +181,7 @@ def test_a_lease_is_renewed_at_each_interval() -> None:
     simulate(story)
 
 
-def test_a_lease_that_cannot_be_renewed_is_not_fresh_before_anybody_may_act_on_it() -> None:
+def test_a_lease_that_cannot_be_renewed_is_not_fresh_before_a_watcher_may_fence() -> None:
     async def story(world: World) -> None:
         broker = await world.broker(7, world.process("a"))
         observer = await world.broker(8, world.process("b"))

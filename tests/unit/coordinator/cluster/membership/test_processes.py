@@ -33,7 +33,7 @@ def test_we_run() -> None:
 
 
 @linux
-def test_a_killed_process_does_not_run_even_before_its_parent_has_waited_for_it() -> None:
+def test_a_killed_process_does_not_run_even_before_its_parent_has_waited() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         identity = identity_of(child.pid)
         assert is_running(identity) is True

@@ -380,7 +380,7 @@ def test_a_newcomer_takes_over_from_dead_brokers_of_an_earlier_release(
             each.process.kill()
         before = world.loop.time()
         newcomer = await world.broker(8, world.process("c", host=host))
-        assert seconds[0] <= world.loop.time() - before < seconds[1], "one wait for all of them"
+        assert seconds[0] <= world.loop.time() - before < seconds[1], "a common wait for all dead"
         state = world.replayed()
         assert [info.epoch for info in state.live_brokers()] == [newcomer.epoch]
         assert [info.epoch for info in state.fenced_not_retired()] == [each.epoch for each in dead]

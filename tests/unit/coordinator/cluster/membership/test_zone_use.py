@@ -49,7 +49,7 @@ def test_clients_that_move_are_followed_when_their_old_requests_have_faded() -> 
     for _ in range(MANY):
         use.note(PLACE, "b")
     assert use.wanted([PLACE], 1000.0 + HALF_LIFE_SECONDS) == {PLACE: "b"}
-    assert use.wanted([PLACE], 1000.0 + 20 * HALF_LIFE_SECONDS) == {}, "nobody uses it any more"
+    assert use.wanted([PLACE], 1000.0 + 20 * HALF_LIFE_SECONDS) == {}, "all uses are old"
 
 
 def test_made_up_zones_and_left_partitions_take_no_memory() -> None:

@@ -94,7 +94,7 @@ def test_the_level_is_raised_when_all_live_brokers_have_it_and_only_then() -> No
     after(state, None, replace(registered(3), version=NEWER))
 
 
-def test_a_snapshot_keeps_the_level_and_has_a_newer_format_only_with_one() -> None:
+def test_a_snapshot_keeps_the_level_and_has_a_newer_format_only_with_a_level() -> None:
     state = brokers(NEWER)
     assert b'"level"' not in encode_snapshot(replace(state, checksum=1), 5)
     state = replace(after(state, 1, *raised(state, NEWER)), checksum=1)

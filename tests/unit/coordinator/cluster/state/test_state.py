@@ -117,7 +117,7 @@ REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], s
     ("entry 0 creates only", empty, None, [CLUSTER, registered(1)], "and does nothing else"),
     ("entry 0 has no author", empty, 0, [CLUSTER], "epoch 0, is not registered"),
     ("created twice", harbour, 1, [CLUSTER], "only entry 0"),
-    ("created twice, nobody", harbour, None, [CLUSTER], "not registered"),
+    ("created twice, no author", harbour, None, [CLUSTER], "not registered"),
     ("id", empty, None, [ClusterCreated("x" * 22 + "=", 1, 1, 1)], "not a UUID in base64"),
     ("id of 22", empty, None, [ClusterCreated("/" * 22, 1, 1, 1)], "not a UUID in base64"),
     ("version 0", empty, None, [ClusterCreated(CLUSTER.cluster_id, 1, 0, 1)], "begin below 1"),
@@ -141,13 +141,13 @@ REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], s
     ("fence another", harbour, None, [BrokerFenced(Epoch(2)), registered(1)], "own predecessor"),
     ("fence and stay away", harbour, None, [BrokerFenced(Epoch(1))], "not registered"),
     ("fence after", harbour, None, [registered(3), BrokerFenced(Epoch(1))], "not registered"),
-    ("nobody's topic", harbour, None, [created("x", 1)], "author is not registered"),
+    ("topic without author", harbour, None, [created("x", 1)], "author is not registered"),
     ("unknown author", harbour, 9, [created("x", 1)], "epoch 9, is not registered"),
     ("fenced author", fenced, 1, [created("x", 2)], "incarnation 1-1, is fenced"),
     ("after its own end", harbour, 1, [BrokerFenced(Epoch(1)), created("x", 2)], "is fenced"),
-    ("fence nobody", harbour, 1, [BrokerFenced(Epoch(9))], "no live incarnation with epoch 9"),
+    ("fence unknown", harbour, 1, [BrokerFenced(Epoch(9))], "no live incarnation with epoch 9"),
     ("fence twice", fenced, 2, [BrokerFenced(Epoch(1))], "incarnation 1-1 is fenced"),
-    ("drain nobody", harbour, 1, [drain(9)], "no live incarnation with epoch 9"),
+    ("drain unknown", harbour, 1, [drain(9)], "no live incarnation with epoch 9"),
     ("drain the dead", fenced, 2, [drain(1)], "incarnation 1-1 is fenced"),
     ("drain twice", harbour, 1, [drain(2), drain(2)], "incarnation 2-2 is drained already"),
     ("drain the last", harbour, 1, [drain(2), drain(1)], "only incarnation 1-1 can take"),
@@ -221,14 +221,14 @@ REFUSED: list[tuple[str, Callable[[], ClusterState], int | None, list[Record], s
     ("move twice", moved, 1, [PartitionMoved(FLIGHTS, 0, Epoch(2), "h")], "cannot give it"),
     ("move to itself", harbour, 1, [PartitionMoved(FLIGHTS, 0, Epoch(1), "h")], "already"),
     ("move to the dead", fenced, 2, [PartitionMoved(FLIGHTS, 1, Epoch(1), "h")], "is fenced"),
-    ("move to nobody", harbour, 1, [PartitionMoved(FLIGHTS, 0, Epoch(9), "h")], "no live"),
+    ("move to unknown", harbour, 1, [PartitionMoved(FLIGHTS, 0, Epoch(9), "h")], "no live"),
     ("no end", harbour, 1, [PartitionMoved(FLIGHTS, 0, Epoch(2))], "either the log's end or"),
     ("two ends", harbour, 1, [MOVED_TWICE], "either the log's end or"),
     ("another tenure's end", harbour, 1, [MOVED_LATE], "at leader epoch 0, and cannot end"),
     ("move nothing", harbour, 1, [PartitionMoved(FLIGHTS, 9, Epoch(2), "h")], "no partition 9"),
     ("give up another's", harbour, 2, [given_up(0, "h")], "cannot accept its loss"),
     ("give up to nothing", harbour, 1, [given_up(0, "")], "no image"),
-    ("give up what is not", harbour, 1, [given_up(7, "h")], "no partition 7"),
+    ("give up an unknown partition", harbour, 1, [given_up(7, "h")], "no partition 7"),
     ("give up twice", harbour, 1, [given_up(0, "h", (5, 9), (9, 10))], "do not ascend"),
     ("give up backwards", harbour, 1, [given_up(0, "h", (5, 4))], "do not ascend"),
     ("lose other entries", harbour, None, [LogEndAccepted(EntryRange(5, 9))], "is entry 4"),
@@ -388,7 +388,7 @@ def test_entries_that_were_given_up_keep_their_numbers() -> None:
     assert [state.is_lost_entry(number) for number in (3, 4, 5, 6)] == [False, True, True, False]
 
 
-def test_a_tenure_that_never_opened_stays_between_the_others() -> None:
+def test_a_tenure_that_never_opened_stays_between_other_tenures() -> None:
     state = after(fenced(), 2, RETIRED)
     state = after(state, None, registered(3))
     state = after(state, 6, BrokerFenced(Epoch(2)))
@@ -442,7 +442,7 @@ def test_producer_ids_are_given_out_once() -> None:
     assert state.next_producer_id == 2000
 
 
-def test_ten_thousand_partitions_are_shared_by_the_states_that_do_not_touch_them() -> None:
+def test_states_share_ten_thousand_unchanged_partitions() -> None:
     before = after(harbour(), 1, created("wide", *([1] * 10_000)))
     later = after(before, 1, created("narrow", 1, topic_id=UUID(int=3)))
     assert later.topics[NOWHERE] is before.topics[NOWHERE]

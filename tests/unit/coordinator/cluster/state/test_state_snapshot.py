@@ -123,7 +123,7 @@ def test_only_a_snapshot_with_a_drained_broker_is_refused_by_releases_without_dr
         assert "draining" not in members
 
 
-def test_only_a_snapshot_with_listeners_is_refused_by_releases_without_them() -> None:
+def test_releases_without_listeners_refuse_only_a_snapshot_with_listeners() -> None:
     named = ListenersRegistered((Endpoint("A", "SSL", "b3.example", 9092),))
     state = after(harbour(), None, registered(3), named)
     assert json.loads(encode_snapshot(state, 5))["format"] == 7

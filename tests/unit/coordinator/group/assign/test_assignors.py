@@ -109,7 +109,7 @@ def test_the_odd_partitions_stay_with_their_members() -> None:
     assert after == before
 
 
-def test_members_with_more_topics_leave_shared_topics_to_the_others() -> None:
+def test_members_with_more_topics_leave_shared_topics_to_other_members() -> None:
     found = assign_uniformly(task({"a": {T}, "b": {T, U}}))
     assert sizes(found) == {"a": 3, "b": 3}
     assert found["b"][U] == {0, 1}

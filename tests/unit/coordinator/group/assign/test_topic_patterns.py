@@ -98,5 +98,5 @@ def test_remembered_matches_have_a_limit() -> None:
     topics = frozenset(["a1", "a2", "b1", "b2", "c1"])
     for pattern in ("a.", "b.", "c.", ".*"):
         patterns.store_matches(pattern, topics, matching(pattern, sorted(topics)))
-    assert len(patterns.untried("a.", topics)) == 5, "it was used longest ago"
-    assert not patterns.untried(".*", topics), "one is remembered however much it names"
+    assert len(patterns.untried("a.", topics)) == 5, "this expression was used longest ago"
+    assert not patterns.untried(".*", topics), "one expression is kept with all its topics"

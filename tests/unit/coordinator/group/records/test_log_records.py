@@ -82,7 +82,7 @@ def test_an_offset_in_a_topic_with_an_id_lies_as_in_kafka() -> None:
     )  # fmt: skip
 
 
-def test_an_offset_with_its_own_expiry_lies_in_the_version_that_has_one() -> None:
+def test_an_offset_with_an_expiry_is_stored_in_the_version_with_expiries() -> None:
     record = OffsetStored("g", "t", 0, CommittedOffset(7, -1, "", 1000, 2000))
     _, value = encode_record(record)
     assert value is not None

@@ -93,7 +93,9 @@ def test_members_are_fenced_in_transactions(world: ConsumerWorld) -> None:
 # Fetches.
 
 
-def test_members_fetch_in_their_epoch_and_others_without_one(world: ConsumerWorld) -> None:
+def test_members_fetch_in_their_epoch_and_other_clients_without_an_epoch(
+    world: ConsumerWorld,
+) -> None:
     client = world.consumer("m")
     assert fetch_error(world, "m", client.epoch) is ErrorCode.NONE
     assert fetch_error(world, None, -1) is ErrorCode.NONE

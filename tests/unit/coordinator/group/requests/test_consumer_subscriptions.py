@@ -29,7 +29,7 @@ def test_topics_come_grow_and_go(world: ConsumerWorld) -> None:
     assert client.owned == world.place(t=range(6))
 
 
-def test_a_topic_that_was_created_anew_is_another_one(world: ConsumerWorld) -> None:
+def test_a_topic_that_was_created_again_is_another_topic(world: ConsumerWorld) -> None:
     client = world.consumer("m")
     old = world.id_of("t")
     world.create(t=4)

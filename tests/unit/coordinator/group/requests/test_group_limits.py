@@ -207,7 +207,7 @@ def test_a_consumer_group_gets_no_partitions_where_there_is_no_room(count: int) 
     assert sum(map(len, found.assignment.values())) == count
 
 
-def test_a_full_broker_gives_a_dead_members_partitions_to_the_others() -> None:
+def test_a_full_broker_gives_a_dead_members_partitions_to_other_members() -> None:
     world = ConsumerWorld(budgets=budgets())
     clients = [world.consumer("a"), world.consumer("b")]
     world.settle(*clients)

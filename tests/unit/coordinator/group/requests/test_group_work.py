@@ -107,14 +107,16 @@ def test_a_member_joins_before_a_successor_has_resolved_expressions(
     assert (first.has("flights"), second.has("t")) == ([0, 1], [0, 1, 2, 3])
 
 
-def test_a_member_of_the_classic_protocol_comes_before_that(world: ConsumerWorld) -> None:
+def test_a_classic_member_joins_before_a_successor_has_resolved_expressions(
+    world: ConsumerWorld,
+) -> None:
     world.create(flights=2)
     first = world.consumer("a", regex="fl.*")
     world.restart()
     world.is_working = False
     second = ClassicClient(world)
     second.enter()
-    assert second.error is ErrorCode.REBALANCE_IN_PROGRESS, "it asks again"
+    assert second.error is ErrorCode.REBALANCE_IN_PROGRESS, "the client asks again"
     world.do_work()
     world.is_working = True
     settle(world, first, second)
@@ -166,7 +168,7 @@ def test_one_target_is_made_at_a_time(world: ConsumerWorld) -> None:
     world.work.clear()
     world.advance(TIMEOUT_MS)
     clients[0].beat()
-    assert len(world.work) == 1, "the one before is lost"
+    assert len(world.work) == 1, "the earlier work is lost"
 
 
 @pytest.mark.usefixtures("_large")
@@ -183,7 +185,7 @@ def test_members_come_and_go_while_a_target_is_made(world: ConsumerWorld) -> Non
     assert world.consumer_group.epoch == made_for + 2
     world.do_work()
     assert world.consumer_group.assignment_epoch == made_for
-    assert world.consumer_group.epoch == made_for + 2, "it is behind"
+    assert world.consumer_group.epoch == made_for + 2, "the target is behind"
     world.is_working = True
     world.settle(first, third, fourth)
     assert all_of("t", first, third, fourth) == [0, 1, 2, 3]

@@ -36,7 +36,7 @@ def member_of(world: GroupWorld) -> str:
 # The table: an unknown member.
 
 
-def test_the_first_member_starts_a_rebalance_and_waits_for_others() -> None:
+def test_the_first_member_starts_a_rebalance_and_waits_for_other_members() -> None:
     world = GroupWorld()
     token = world.join()
     assert world.state is GroupState.PREPARING_REBALANCE
@@ -204,7 +204,7 @@ def test_members_that_do_not_come_back_do_not_keep_others_out() -> None:
 # KIP-394: ids.
 
 
-def test_a_new_member_is_told_its_id_and_joins_with_it() -> None:
+def test_a_new_member_is_told_its_id_and_joins_with_that_id() -> None:
     world = GroupWorld()
     reply = world.joined(world.join(version=4))
     assert (reply.error, reply.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "client-1")
@@ -267,7 +267,7 @@ def test_the_first_rebalance_is_extended_while_members_come() -> None:
     assert {world.joined(each).generation for each in (first, second, third)} == {1}
 
 
-def test_a_rebalance_timeout_below_the_delay_does_not_extend_it() -> None:
+def test_a_rebalance_timeout_below_the_delay_does_not_extend_the_delay() -> None:
     world = GroupWorld()
     first = world.join(rebalance_ms=1_000)
     world.join(rebalance_ms=1_000)
@@ -337,7 +337,7 @@ def test_a_new_member_whose_join_waits_too_long_is_sent_away() -> None:
     assert list(world.group.members) == [leader]
 
 
-def test_a_repeated_join_ends_the_waiting_first_one() -> None:
+def test_a_repeated_join_ends_the_first_waiting_join() -> None:
     world = GroupWorld()
     leader, _ = world.stable(2)
     first = world.join(leader)

@@ -35,7 +35,7 @@ def test_no_member_syncs_with_an_empty_group() -> None:
     assert world.synced(world.sync(member, 2)).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_sync_during_a_rebalance_is_told_so() -> None:
+def test_a_sync_during_a_rebalance_is_refused() -> None:
     world = GroupWorld()
     (leader,) = world.stable()
     world.join()
@@ -248,7 +248,7 @@ def test_a_member_that_waits_for_us_need_not_be_heard_of() -> None:
     assert world.heartbeat(follower, 1) is ErrorCode.NONE
 
 
-def test_when_all_are_silent_the_group_is_empty_and_stored_so() -> None:
+def test_when_all_members_are_silent_the_group_is_stored_as_empty() -> None:
     world = GroupWorld()
     world.stable(3)
     world.advance(SESSION_MS + REBALANCE_MS)

@@ -327,7 +327,7 @@ def test_a_group_with_members_loses_only_offsets_of_topics_it_no_longer_consumes
     assert (world.committed("t"), world.committed("u")) == (5, None)
 
 
-def test_members_of_whom_nothing_is_known_keep_all_offsets() -> None:
+def test_members_with_unknown_subscriptions_keep_all_offsets() -> None:
     world = GroupWorld()
     world.commit(5)
     (member,) = world.stable(session_ms=1_800_000)
@@ -335,7 +335,7 @@ def test_members_of_whom_nothing_is_known_keep_all_offsets() -> None:
     assert world.committed() == 5
 
 
-def test_an_offset_with_its_own_retention_goes_by_that() -> None:
+def test_an_offset_with_its_own_retention_expires_by_that_retention() -> None:
     """In OffsetCommit up to version 4 the retention counts from the commit, and overrides the
     broker's setting."""
     world = GroupWorld()

@@ -100,7 +100,7 @@ def test_a_stable_member_of_the_target_epoch_stays_as_it_is() -> None:
     assert step(current, on(0, 1), owned={}) is current
 
 
-def test_topics_that_are_for_it_no_more_and_new_ones() -> None:
+def test_a_revoked_topic_and_a_new_topic() -> None:
     current = CurrentAssignment(5, 4, STABLE, {T: frozenset({0})}, {})
     found = reconcile(current, 6, {U: frozenset({0})}, lambda *_: True, {T: frozenset({0})})
     assert (found.assigned, found.pending_revocation) == ({}, {T: frozenset({0})})

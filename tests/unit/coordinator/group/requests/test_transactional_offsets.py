@@ -145,7 +145,7 @@ def test_the_last_of_a_transaction_counts() -> None:
     assert world.committed() == 7
 
 
-def test_a_marker_ends_pending_offsets_of_its_producer_in_all_groups_and_no_others() -> None:
+def test_a_marker_ends_only_pending_offsets_of_its_producer_in_all_groups() -> None:
     world = GroupWorld()
     for group_id in ("a", "b"):
         world.commit_in_transaction(3, group_id=group_id, topic="t")
@@ -196,7 +196,7 @@ def test_the_order_is_that_of_each_transactions_last_offset() -> None:
 # OffsetFetch.
 
 
-def test_only_requests_for_stable_offsets_learn_of_pending_ones() -> None:
+def test_only_requests_for_stable_offsets_learn_of_pending_offsets() -> None:
     world = GroupWorld()
     world.commit(5, topic="t")
     world.commit(6, topic="u")
@@ -277,7 +277,7 @@ def test_a_commit_skips_a_topic_that_was_deleted_without_a_coordinator() -> None
     assert (world.committed("t"), world.committed("u")) == (None, 9)
 
 
-def test_nothing_expires_while_a_transaction_may_change_it() -> None:
+def test_no_offset_expires_while_a_transaction_may_change_it() -> None:
     world = GroupWorld()
     world.commit(5, topic="t")
     world.commit(5, topic="u")
@@ -290,7 +290,7 @@ def test_nothing_expires_while_a_transaction_may_change_it() -> None:
     assert GROUP not in world.machine.groups
 
 
-def test_a_group_stays_while_a_transaction_would_commit_to_it() -> None:
+def test_a_group_stays_while_a_transaction_has_offsets_for_the_group() -> None:
     world = GroupWorld()
     world.commit_in_transaction(9)
     world.advance(8 * DAY_MS)

@@ -101,7 +101,7 @@ async def reads(store: S3Store) -> None:
     await store.head("log/7")
 
 
-def test_every_read_carries_the_customer_s_key_and_no_other_kind_needs_one() -> None:
+def test_every_read_carries_the_customers_key_which_no_other_kind_needs() -> None:
     script = [WHOLE, PART, WHOLE]
     carried = encryption_headers(CUSTOMER, [*script], reads)
     assert [each.get("encryption-customer-key") for each in carried] == [KEY_TEXT] * 3

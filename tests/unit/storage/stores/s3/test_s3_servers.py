@@ -62,7 +62,7 @@ def test_of_threads_that_race_over_http_one_creates(moto: S3Server) -> None:
     assert wins == dict.fromkeys(range(ROUNDS), 1)
 
 
-def test_writes_are_entered_one_at_a_time_and_reads_beside_them() -> None:
+def test_writes_are_entered_one_at_a_time_and_reads_at_once() -> None:
     inside: list[str] = []
     crowds: list[list[str]] = []
     reading, written = threading.Event(), threading.Event()
@@ -100,7 +100,7 @@ def test_writes_are_entered_one_at_a_time_and_reads_beside_them() -> None:
     assert crowds == [["PUT"]] * 8
 
 
-def test_moto_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+def test_moto_ends_with_its_parent_process(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib; from tidelog.localstack.s3_servers import start_moto;"
         "server = start_moto(pathlib.Path(sys.argv[1])); print(server.process.pid, flush=True);"
