@@ -24,7 +24,7 @@ def application(name: str) -> ModuleType:
 
 
 def late_flights_are_copied_once(bootstrap: str) -> None:
-    """Two workers, one after the other: the second one goes on where the first ended."""
+    """Two workers, one after the other. The second continues where the first ended."""
     example = application("late_flights")
     for topic in (example.SOURCE, example.TARGET):
         example.create_topic(bootstrap, topic)

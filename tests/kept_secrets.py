@@ -93,7 +93,7 @@ def keep_private_key(pem: bytes, owner: str) -> None:
 
 
 def keep_token(token: str, owner: object) -> str:
-    """Keep a JSON Web Token, which is none without its signature, and give it back."""
+    """Keep a JSON Web Token, which is worthless without its signature, and return it."""
     keep(token.rpartition(".")[2], f"a token of {owner}")
     return token
 

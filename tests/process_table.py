@@ -1,4 +1,4 @@
-"""The processes of this machine, as Linux tells of them in /proc; each may end while one looks."""
+"""The processes of this machine, as Linux lists them in /proc. Each may end during a look."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def find_all() -> Iterator[Found]:
 
 
 def command_of(pid: int) -> list[str]:
-    """The words that it was started with, none if it has ended."""
+    """The command line of the process, or no words if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
     except (FileNotFoundError, ProcessLookupError):

@@ -22,7 +22,7 @@ from tests.kept_secrets import KEPT, keep_verifiers_in
 
 
 class SecretWatch:
-    """Looks at texts, and remembers where secrets were found until the next report."""
+    """Looks at texts, and remembers the places of secrets until the next report."""
 
     def __init__(self) -> None:
         self._found: list[str] = []
@@ -82,7 +82,7 @@ class _Output:
         self.place = place
 
     def written(self, *, whole_lines: bool) -> bytes:
-        """The bytes since the last call; of the last line none or all, if there may be more."""
+        """The bytes since the last call, without an unfinished last line."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)

@@ -1,4 +1,4 @@
-"""The wheel of the work tree as it is, built in a copy: building leaves traces where it happens."""
+"""The wheel of the present work tree, built in a copy, since a build leaves files in its folder."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class GoodClient:
         await client.close()
 
     async def work(self, seen: Seen, stopping: asyncio.Event) -> None:
-        """Go round after round until it is to stop."""
+        """Run one round after the other until `stopping` is set."""
         while not stopping.is_set():
             began = time.monotonic()
             await self._round_at_last(seen, stopping)

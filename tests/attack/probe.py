@@ -19,7 +19,7 @@ class Told:
     probes: int = 0
     unanswered: int = 0
     problems: dict[str, None] = field(default_factory=dict)
-    """The different ones, in the order in which they came."""
+    """The different problems, in the order of their first appearance."""
 
 
 async def watch(address: tuple[str, int], told: Told, stopping: asyncio.Event) -> None:

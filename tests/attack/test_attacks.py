@@ -110,7 +110,7 @@ async def _work(client: GoodClient, seen: Seen, seconds: float) -> None:
 
 @asynccontextmanager
 async def _going_on(work: object, *arguments: object) -> AsyncIterator[None]:
-    """Something that goes on until the block ends, and then ends by itself."""
+    """Run a task until the block ends. The task then ends by itself."""
     stopping = asyncio.Event()
     task = asyncio.create_task(work(*arguments, stopping))
     try:

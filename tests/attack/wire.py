@@ -53,7 +53,7 @@ class Wire:
         await self._loop.sock_sendall(self.socket, data)
 
     async def receive(self, size: int = 65536) -> bytes:
-        """Something that the broker sent. ConnectionError where it has closed."""
+        """Receive bytes from the broker. ConnectionError if it has closed the connection."""
         data = await self._loop.sock_recv(self.socket, size)
         if not data:
             raise ConnectionResetError("closed by the broker")
@@ -81,7 +81,7 @@ async def again_and_again(step: Callable[[], Awaitable[None]], pause_seconds: fl
 
 
 async def side_by_side(count: int, one: Callable[[int], Awaitable[None]]) -> None:
-    """Run so many attackers, each of which is given its number."""
+    """Run this many attackers, each with its number."""
     async with asyncio.TaskGroup() as tasks:
         for number in range(count):
             tasks.create_task(_coroutine(one(number)))

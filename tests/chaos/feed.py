@@ -52,7 +52,7 @@ class Feed:
             self._flush()
 
     def rest(self, seconds: float) -> None:
-        """Let it go on for a while."""
+        """Let the feed go on for a while."""
         self._over.wait(seconds)
 
     def give_up(self) -> None:

@@ -86,7 +86,8 @@ class Orders:
             (folder / each).mkdir(parents=True)
 
     def hold(self, moment: str, batch: int = 0) -> None:
-        """The next process that comes to this moment, in this batch or a later one, is to stop."""
+        """Order the next process that reaches this moment, in this batch or a later one, to
+        stop."""
         unseen = self.folder / "being-written"
         unseen.write_text(str(batch))
         unseen.rename(self.folder / "orders" / moment)
@@ -101,13 +102,13 @@ class Orders:
         return None
 
     def notes(self) -> list[Note]:
-        """All moments that came, in their order."""
+        """All noted moments, in their order."""
         path = self.folder / "notes"
         lines = path.read_text().splitlines() if path.exists() else []
         return [_parsed(line.split("\t")) for line in lines]
 
     def count(self, moment: str, batch: int | None = None) -> int:
-        """How often a moment came, in a batch or in all."""
+        """How often a moment was noted, in a batch or in all."""
         return sum(note.moment == moment and batch in (None, note.batch) for note in self.notes())
 
 

@@ -44,7 +44,7 @@ def world(running: World) -> World:
 
 
 def noted_by(world: World, note: Note) -> set[str]:
-    """All that a process has said of a batch."""
+    """All moments that a process has noted in a batch."""
     return {each.moment for each in world.orders.notes() if each[1:] == note[1:]}
 
 
@@ -61,7 +61,7 @@ def test_a_task_that_dies_when_it_has_staged_is_run_again_and_counts_once(world:
     attempts = [each for each in world.staged() if each.purpose.batch_id == task.batch]
     assert len(attempts) == world.orders.count(STAGED, task.batch) >= 2
     staged = [each for each in world.staged() if each.staged_id not in before]
-    # The dead attempt's rows lie in the bucket twice, in each of both topics.
+    # The rows of the dead attempt are in the bucket a second time, for both topics.
     assert sum(each.record_count for each in staged) > len(TOPICS) * RECORDS
     world.check_as_consumer()
 
@@ -152,7 +152,7 @@ def test_a_driver_that_wakes_up_behind_another_is_refused_and_doubles_nothing(
     world.feed.send(RECORDS)
     world.await_all_derived()
     zombie.resume()
-    # Its task, its call and its commit log go on where they were.
+    # The task, the commit call and the commit log of the resumed process continue.
     assert world.await_end(zombie) != 0
     ends = {
         each.moment: each.driver

@@ -23,7 +23,7 @@ GRACE_MS = 62_000
 """The shortest that is taken."""
 COLLECTING = {
     **SETTINGS,
-    # Decision, markers and completion in slots of their own, between which the broker may die.
+    # Decision, markers and completion have slots of their own, so the broker may die between two.
     "wal.object.max.bytes": 1,
     "wal.uploads.in.flight.max": 1,
     "roll.age.ms": 20_000,
@@ -103,7 +103,7 @@ class Killer:
         self._await_batches(1)
 
     def broker_at(self, point: str) -> None:
-        """The broker twice: at once, and when the next one comes to a point."""
+        """Kill the broker at once, and its successor when it reaches a crash point."""
         self.world.kill_broker()
         self.world.start_broker(point)
         self.world.await_broker_death()

@@ -1,4 +1,4 @@
-"""The sink as it is, in processes that tell a test how far they are and can be stopped there."""
+"""The unchanged sink, in processes that report their progress to a test and can be stopped."""
 
 from __future__ import annotations
 

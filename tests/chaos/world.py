@@ -88,7 +88,7 @@ class World:
         self.broker.kill()
 
     def start_broker(self, crash: str | None = None, **settings: object) -> None:
-        """On the same bucket and port. `crash`: where it is to die by itself."""
+        """Start a broker on the same bucket and port. `crash`: the crash point at which it dies."""
         named = {name.replace("_", "."): value for name, value in settings.items()}
         self.broker = self._started(crash, **named)
 
@@ -144,7 +144,7 @@ class World:
         return found[0]
 
     def await_moment(self, moment: str, batch: int | None = None, count: int = 1) -> None:
-        """Until it has come so often."""
+        """Wait until the moment was noted this often."""
         self.until(
             lambda: self.orders.count(moment, batch) >= count, f"not {count} times: {moment}"
         )
@@ -262,7 +262,7 @@ class World:
 
 @contextmanager
 def world_in(folder: Path, settings: Mapping[str, object] = SETTINGS) -> Iterator[World]:
-    """A world; nothing of it runs on."""
+    """A world. It leaves no process behind."""
     world = World(folder, settings)
     try:
         yield world

@@ -1,4 +1,4 @@
-"""Jobs that derive two topics from one, exactly once, in processes that are killed and go on."""
+"""Jobs that derive two topics from one, exactly once, and whose processes are killed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DerivingJob(ABC):
 
     @abstractmethod
     def revive(self) -> None:
-        """Start it again if it has ended by itself."""
+        """Start the job again if it has ended by itself."""
 
 
 class WorkerJob(DerivingJob):
@@ -104,7 +104,7 @@ class StreamsJob(WorkerJob):
     def number_of(self, topic: str, value: bytes) -> int:
         number = int(value.split(b":")[0])
         if topic == self.topics[1]:
-            # A key's numbers come in order, so each one's count is known.
+            # A key's numbers arrive in order, so the count at each number is known.
             assert value == b"%d:%d:%d" % (number, number % KEYS, number // KEYS + 1)
         return number
 

@@ -88,7 +88,7 @@ class Feeder(threading.Thread):
             self.errors.append(str(error))
 
     def end(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._ends.set()
         self.join()
 
@@ -315,7 +315,7 @@ def await_counts(
 
 
 def check(reader: Reader, inputs: int) -> None:
-    """Each input has its outputs once, all or none, in the order of the input's partition."""
+    """Each input has all its outputs once, or none, in the order of the input's partition."""
     seen = Observations()
     for number in range(inputs):
         outputs = [(topic, str(number)) for topic in reader.job.topics]

@@ -34,7 +34,7 @@ SEND_SECONDS = 0.005
 
 
 class Load(threading.Thread):
-    """A producer and a consumer at work, with all that they complain of."""
+    """A producer and a consumer at work, and the errors that they report."""
 
     def __init__(self, connection: dict[str, str]) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Load(threading.Thread):
         }
 
     def end(self) -> None:
-        """Send no more, and read to the end."""
+        """Stop sending, and read to the end."""
         self._ends.set()
         self.join()
 

@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A record as it must come back."""
+    """A record as readers must return it."""
 
     record: Record
     timestamp: int
@@ -56,7 +56,7 @@ class Stored:
 
 @dataclass(slots=True)
 class Written:
-    """A topic's committed records, by place, as their producers were told."""
+    """A topic's committed records, by the places that their producers were told."""
 
     topic: str
     records: dict[Place, Stored] = field(default_factory=dict)

@@ -95,7 +95,7 @@ class BrokerBehindProxy:
 
     @contextmanager
     def killed_when_lost(self) -> Iterator[None]:
-        """Meanwhile: as soon as an answer is lost, the broker dies, and another one comes."""
+        """Within this block the broker dies as soon as an answer is lost, and a new one starts."""
         thread = threading.Thread(target=self._kill_when_lost)
         thread.start()
         try:

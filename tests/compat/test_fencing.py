@@ -1,5 +1,5 @@
-"""Producers that were fenced, of foreign libraries: a second instance of the transactional id takes
-over while the first is stopped; when that wakes up, nothing that it does has any effect."""
+"""Fenced producers of foreign libraries: a second instance of the transactional id takes over while
+the first is stopped. When the first wakes up, none of its requests has an effect."""
 
 from __future__ import annotations
 

@@ -115,8 +115,8 @@ def test_groups_and_offsets_survive_the_death_of_the_broker(
 
 
 def test_members_go_on_when_their_broker_dies_and_comes_back(tmp_path: Path) -> None:
-    """Two live members: the same generation and assignment, every record once or, where a commit
-    was cut off, again; none is missing."""
+    """Two live members have the same generation and assignment. They read every record once, or
+    again if a commit was cut off. None is missing."""
     (tmp_path / "bucket").mkdir()
     url, log = f"file://{tmp_path / 'bucket'}", tmp_path / "log"
     broker = BrokerProcess.start(url, log, settings=SETTINGS)
@@ -159,7 +159,7 @@ class Librdkafka:
         self._held: set[tuple[str, int]] = set()
         self._stopped = threading.Event()
         options = {name.replace("_", "."): value for name, value in settings.items()}
-        # In the consumer protocol the broker says how long a session is.
+        # In the consumer protocol the broker sets the session timeout.
         timeout = {} if "group.protocol" in options else {"session.timeout.ms": 30_000}
         self._consumer = Consumer(
             {
@@ -296,7 +296,7 @@ ASSIGNORS = {
     ("library", "case"),
     [
         *(("confluent-kafka", case) for case in WORKED_EXAMPLES),
-        # Its round robin fails by itself (a KeyError) where members subscribe to different topics.
+        # Its round robin fails with a KeyError if members subscribe to different topics.
         *(("kafka-python", case) for case in WORKED_EXAMPLES if case != "roundrobin-uneven"),
     ],
 )
@@ -347,7 +347,8 @@ def test_cooperative_members_keep_partitions_that_do_not_move(group_broker: Brok
 
 
 def test_a_custom_assignor_has_its_data_carried_both_ways(group_broker: BrokerProcess) -> None:
-    """The user data of each member reach the leader unchanged, and the assignment comes back."""
+    """The user data of each member reach the leader unchanged, and the members get their
+    assignments."""
     create_topics(group_broker.kafka, weighted=3)
     seen: dict[str, bytes] = {}
 

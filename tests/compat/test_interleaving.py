@@ -54,7 +54,7 @@ class LogModel:
         self.end += 1
 
     def finish(self, producer: str, *, commit: bool) -> None:
-        """A marker takes up an offset where the transaction has written."""
+        """A marker takes one offset in each partition to which the transaction has written."""
         first = self._open.pop(producer, None)
         if first is None:
             return
@@ -132,8 +132,8 @@ class SecondVersion:
 
 
 class Interleaving:
-    """Steps of three producers in an order of chance; after each, both ends of the partition are
-    where the model says."""
+    """Steps of three producers in a random order. After each step, both ends of the partition agree
+    with the model."""
 
     def __init__(self, client: Client, bootstrap: str, topic: str, seed: int) -> None:
         self.model = LogModel()
@@ -204,7 +204,7 @@ Seen = list[tuple[int, bytes]]
 
 
 def read_with_confluent(bootstrap: str, topic: str) -> Seen:
-    """Up to the end that it is told of."""
+    """Read up to the end that the client reports."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

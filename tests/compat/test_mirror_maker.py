@@ -52,7 +52,7 @@ def produce(bootstrap: str, count: int) -> None:
 
 
 def read_on(bootstrap: str, seen: set[tuple[int, int]], count: int) -> None:
-    """A member of the group reads until so many records were seen, and commits."""
+    """A member of the group reads until this many records were seen, and commits."""
     with Consumer(
         bootstrap, "flights", "planes", auto_offset_reset="earliest", max_poll_records=50
     ) as planes:
@@ -118,7 +118,7 @@ def test_the_tutorials_file_moves_a_topic_and_its_group(
             wait_until(lambda: sum(Admin(new).group_offsets("planes").values()) >= COUNT, log)
         assert records(new) == records(old)
         assert Admin(new).configs("flights")["retention.ms"] == "777600000"
-        # The group's next member in the new cluster misses nothing that the group had not seen.
+        # In the new cluster, the group's next member gets every record that the group had not seen.
         assert len(seen) < 2 * COUNT
         read_on(new, seen, 2 * COUNT)
         assert sum(Admin(new).group_offsets("planes").values()) == 2 * COUNT

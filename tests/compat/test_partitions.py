@@ -74,7 +74,7 @@ def by_spark(broker: BrokerProcess, topic: str, folder: Path) -> None:
 
 
 def partitions(bootstrap: str, topic: str) -> dict[bytes, int]:
-    """The partition of each key, which comes once."""
+    """The partition of each key. Each key has one record."""
     with Consumer(bootstrap, topic, auto_offset_reset="earliest") as consumer:
         found = [(each.key, each.partition) for each in consumer.to_end()]
     assert len(found) == len(dict(found))

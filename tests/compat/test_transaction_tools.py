@@ -27,7 +27,8 @@ def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerPr
     """A broker, and the producers whose transactions hang in the two partitions of the topic."""
     folder = tmp_path_factory.mktemp("hanging")
     producer_ids = make_hanging(folder / "bucket", TOPIC, ["lost-0", "lost-1"])
-    # Their records are of 1970: on a slow machine retention would come before the test's end.
+    # The records have timestamps of 1970: on a slow machine retention would delete them before the
+    # test's end.
     with BrokerProcess.start(
         f"file://{folder / 'bucket'}", folder / "log", settings={"log.retention.ms": -1}
     ) as process:

@@ -95,7 +95,7 @@ class Worker:
         self._process.stdout.close()
 
     def revive(self) -> None:
-        """Start it again if it has ended by itself."""
+        """Start the worker again if it has ended by itself."""
         if self._process.poll() is not None:
             self.gave_up += 1
             self.kill()
@@ -143,7 +143,7 @@ class Stage:
         self.broker.kill()
 
     def start_again(self, crash: str | None = None) -> None:
-        """`crash`: the point at which it is to die by itself."""
+        """`crash`: the crash point at which the broker dies."""
         self.broker = self._start(self.broker.kafka, crash)
 
     def is_dead(self) -> bool:
@@ -208,7 +208,7 @@ def worker_command(library: str, bootstrap: str, lib: Path | None) -> list[str]:
 
 
 def read(bootstrap: str, topic: str, isolation: str, count: int) -> list[bytes]:
-    """All that confluent-kafka's reader gets of a topic."""
+    """All records that confluent-kafka's reader gets from a topic."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -309,7 +309,7 @@ def test_a_streams_job_counts_each_input_once_whichever_process_is_killed(
         stage.check_that_offsets_agree("streams")
         copies = read(stage.bootstrap, LEFT, "read_committed", stage.inputs)
         assert sorted(map(int, copies)) == list(range(stage.inputs))
-        # A key's numbers come in order, so each one's count is known.
+        # A key's numbers arrive in order, so the count at each number is known.
         counts = read(stage.bootstrap, RIGHT, "read_committed", stage.inputs)
         assert sorted(counts) == sorted(
             b"%d:%d:%d" % (n, n % KEYS, n // KEYS + 1) for n in range(stage.inputs)

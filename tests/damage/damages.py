@@ -50,7 +50,7 @@ class Kind(Enum):
 SEAL_BYTES = 64
 NOTHING: Mapping[str, bytes] = MappingProxyType({})
 FEW_FLIPS = 1
-"""With no more flips an object, it is cut off in one place only."""
+"""With at most this many flips an object, an object is cut off in one place only."""
 _FOLDERS = {
     WalObject: Kind.WAL,
     CheckpointObject: Kind.CHECKPOINT,
@@ -117,7 +117,7 @@ def _age(key: str) -> tuple[int, str]:
 
 
 class Damage(NamedTuple):
-    """The data at a key from now on; None: the object is missing."""
+    """The data at a key after the damage, or None if the object is missing."""
 
     name: str
     data: bytes | None

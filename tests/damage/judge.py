@@ -31,9 +31,9 @@ class Verdict(Enum):
     NAMED = "named"
     """fsck names the damage."""
     HARMLESS = "harmless"
-    """fsck finds nothing, and everything is served as it was."""
+    """fsck finds no fault, and every record is served as it was."""
     SILENT = "SILENT"
-    """Something is lost or wrong, and fsck finds nothing."""
+    """A record is lost or wrong, and fsck finds no fault."""
 
 
 @dataclass

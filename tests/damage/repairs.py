@@ -86,7 +86,7 @@ async def judge_repair(rich: RichBucket, case: Case) -> Outcome:
 async def _check(
     one: OneBroker, rich: RichBucket, topic: str, number: int, outcome: Outcome
 ) -> None:
-    """Every record is there as it was, or was given up; and the partition goes on."""
+    """Every record is unchanged or was given up, and the partition takes new records."""
     state = one.broker.membership.metadata.state
     found = state.topic_named(topic)
     if found is None:

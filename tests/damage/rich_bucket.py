@@ -218,7 +218,7 @@ async def give_away(one: OneBroker, store: MemoryStore, topic_id: UUID) -> None:
 
 
 async def read_truth(one: OneBroker) -> Truth:
-    """All that a read_uncommitted consumer sees, and the group's offset."""
+    """All records that a read_uncommitted consumer sees, and the group's offset."""
     records = {
         f"{topic}-{number}": {
             offset: value

@@ -165,7 +165,7 @@ def test_a_repair_that_is_cut_off_is_made_again(rich: RichBucket, kind: Kind) ->
 
 
 def test_a_bucket_that_was_copied_while_in_use_can_be_opened() -> None:
-    """The copy holds early metadata and late WALs: each part as it was when its turn came."""
+    """The copy has early metadata and late WALs: each part dates from its own turn."""
 
     async def story() -> None:
         store, copy = MemoryStore(SystemClock()), MemoryStore(SystemClock())

@@ -74,7 +74,8 @@ class Gap(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A record that was read before its producer had been told of it, or of its transaction."""
+    """A record that was read before its producer learned its offset or the outcome of its
+    transaction."""
 
     offset: int
     key: bytes
@@ -109,7 +110,7 @@ class Walk:
             self.unproved.append(found)
 
     def reach(self, offset: int, now: float) -> None:
-        """The reader was told that it is at the end, here; nothing more for now."""
+        """The reader learned that it is at the end, at this offset."""
         if offset > self.next:
             self._pass(offset, now)
             self.next = offset
@@ -177,7 +178,7 @@ class Policy:
 
 
 class Judge:
-    """Judges walks when all producers have been told everything."""
+    """Judges walks when all producers know all outcomes."""
 
     def __init__(self, ledger: Ledger, starts: LogStarts, policies: dict[str, Policy]) -> None:
         self._ledger = ledger

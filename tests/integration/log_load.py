@@ -144,7 +144,7 @@ def write_in_transactions(sender: Sender, crew: Crew, pause_seconds: float) -> N
 
 
 class Reader:
-    """A consumer that goes through places from their beginnings."""
+    """A consumer that reads places from their beginnings."""
 
     def __init__(
         self, bootstrap: str, places: Iterable[Place], ledger: Ledger, isolation: str
@@ -215,7 +215,7 @@ def ask_ends(admin: AdminClient, places: Iterable[Place], isolation: str) -> dic
 def follow_log_starts(
     admin: AdminClient, places: list[Place], starts: LogStarts, crew: Crew
 ) -> None:
-    """Ask again and again where the logs begin."""
+    """Ask for the log starts again and again."""
     while not crew.stopping.wait(0.2):
         note_log_starts(admin, places, starts)
 

@@ -111,7 +111,7 @@ def shown(name: str) -> Callable[[Scrape], bool]:
 
 
 def failed(before: Scrape, by: float) -> Callable[[Scrape], bool]:
-    """Whether so many more requests to the store have met a made fault."""
+    """Whether this many more requests to the store have met a made fault."""
     return lambda found: made_faults(found) >= made_faults(before) + by
 
 

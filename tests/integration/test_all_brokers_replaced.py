@@ -108,7 +108,7 @@ def member(brokers: Sequence[BrokerProcess]) -> Consumer:
 
 
 def read(consumer: Consumer, count: int) -> dict[int, list[str]]:
-    """The values of so many records, by partition; fewer if they do not come in time."""
+    """The values of `count` records, by partition, or fewer if some do not arrive in time."""
     found: dict[int, list[str]] = {}
     deadline = time.monotonic() + SECONDS_MAX
     while sum(map(len, found.values())) < count and time.monotonic() < deadline:

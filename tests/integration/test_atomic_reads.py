@@ -27,14 +27,15 @@ EACH = 2
 
 
 class Writer(threading.Thread):
-    """Commits a transaction that is in every place, aborts one, and so on until told to stop."""
+    """Commits a transaction with a record in every place, then aborts one, and so on until told to
+    stop."""
 
     def __init__(self, kafka: str) -> None:
         super().__init__(daemon=True)
         self._kafka = kafka
         self.stopping = threading.Event()
         self.pace = threading.Semaphore(TRANSACTIONS_A_READ)
-        # Each read lets some go on, so that there are not ever more rows to look at.
+        # Each read lets a few transactions go on, so that the number of rows stays small.
 
     def run(self) -> None:
         producer = Producer(

@@ -109,7 +109,7 @@ class Reader:
         self._next = 0
 
     def read(self, until: int) -> None:
-        """Go on to an offset; the records before it may be gone."""
+        """Pass over the offsets up to this one, whose records may be deleted."""
         empty_polls = 0
         while self._next < until:
             message = self._consumer.poll(0.2)
@@ -193,7 +193,7 @@ def fsck(folder: Path) -> None:
 
 
 async def produce(server: Server) -> Load:
-    """Records until the broker has died among them, and some more; a reader goes along."""
+    """Send records until the broker has died among them, and some more, while a reader reads."""
     load = Load(server.listen)
     reader = Reader(server.listen, COMPACTED)
     left = BATCHES_MIN

@@ -92,7 +92,7 @@ def test_output_is_input_though_brokers_and_workers_are_killed(
         found: Counter[int] = Counter()
 
         def read(count: int) -> None:
-            """Wait until so many outputs are committed in all."""
+            """Wait until this many outputs are committed in all."""
             while found.total() < count:
                 message = reader.poll(1.0)
                 if message is not None:

@@ -59,7 +59,7 @@ class Load:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more, and wait until everything sent is acknowledged or failed."""
+        """Stop sending, and wait until every sent record is acknowledged or failed."""
         self._stop.set()
         assert self._thread is not None
         self._thread.join()
@@ -131,7 +131,8 @@ def check(load: Load, found: dict[int, list[tuple[int, int]]]) -> None:
 
 
 def wait_for_puts_in_flight(broker: BrokerProcess, seconds_max: float = 30) -> None:
-    """Look at the broker's metrics until WAL objects are being uploaded; the kill comes at once."""
+    """Look at the broker's metrics until WAL objects are being uploaded. The kill follows at
+    once."""
     deadline = time.monotonic() + seconds_max
     while time.monotonic() < deadline:
         with urlopen(f"http://{broker.http}/metrics", timeout=10) as answer:

@@ -36,7 +36,7 @@ def ledger(place: Place, *fates: Fate | None, keys: str = "abcdefgh") -> Ledger:
 
 
 def sent(offset: int, key: str, fate: Fate = COMMITTED) -> Sent:
-    # A capital letter stands for a tombstone.
+    # A capital letter is a tombstone.
     value = None if key.isupper() else b"%d" % offset
     return Sent(key.lower().encode(), value, float(offset), fate)
 

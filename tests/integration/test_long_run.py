@@ -113,7 +113,7 @@ GROWING = (
     "tidelog_tail_cache_hits_total",
     "tidelog_tail_cache_misses_total",
 )
-"""Counters that grow while each work goes on and each source serves readers."""
+"""Counters that grow while all work goes on and every source serves readers."""
 HARMLESS = ("tidelog_storage_faults_total", "tidelog_collection_failures_total")
 """Counters that must stay 0."""
 
@@ -210,7 +210,7 @@ def write_and_read(run: Run, broker: BrokerProcess) -> None:
 
 
 def have_all_in_tables(admin: AdminClient, bootstrap: str) -> None:
-    """And from now on nothing expires any more."""
+    """From now on no record expires any more."""
     resources = [
         ConfigResource(
             ResourceType.TOPIC,
@@ -318,7 +318,7 @@ def walk_through(run: Run, rows: Rows, ends: dict[Place, int], now: float) -> li
 
 
 def read_with_consumer(bootstrap: str, run: Run, isolation: str) -> Rows:
-    """The rows that a new consumer gets from a broker with nothing in memory."""
+    """The rows that a new consumer gets from a broker without records in memory."""
     reader = Reader(bootstrap, PLACES, run.ledger, isolation)
     found: Rows = {place: {} for place in PLACES}
     for place, walk in reader.walks.items():

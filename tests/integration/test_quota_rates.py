@@ -121,7 +121,7 @@ def create(bootstrap: str, meter: _Meter) -> None:
 
 def fill(bootstrap: str) -> None:
     """More records than a consumer may fetch while it is measured."""
-    # A batch larger than a window would go to the consumer whole.
+    # A consumer would get a batch larger than a window in one piece.
     small = {"batch.num.messages": 1}
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": "filler", **small})
     count = int(1.5 * FETCHED_BYTES_SECOND * (WARM_UP_SECONDS + MEASURED_SECONDS)) // len(VALUE)

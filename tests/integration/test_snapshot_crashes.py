@@ -77,7 +77,7 @@ def test_a_state_survives_a_death_while_it_is_snapshotted(
             assert place.offset == committed[-1] + 1
             before = asyncio.run(take_over(server.listen))
         with server._start(None):
-            # The same producer id, one epoch up: nothing of the transactional id was forgotten.
+            # The same producer id with the next epoch: the successor knows the transactional id.
             after = asyncio.run(take_over(server.listen))
             assert after == ProducerIdentity(before.producer_id, before.producer_epoch + 1)
         states = list((tmp_path / "bucket" / "state").glob("*/*/*.parquet"))

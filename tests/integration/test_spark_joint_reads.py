@@ -80,7 +80,7 @@ def test_spark_never_sees_half_a_transaction(spark: SparkSession, tmp_path: Path
         topics = [NewTopic(topic, num_partitions=2) for topic in (*TOPICS, "noise")]
         for created in admin.create_topics(topics).values():
             created.result(60)
-        # Every row of this query goes into both topics, twice each, in its batch's transaction.
+        # This query writes every row to both topics, twice each, in its batch's transaction.
         query = (
             spark.readStream.format("rate")
             .option("rowsPerSecond", 20)

@@ -68,7 +68,7 @@ class Server:
 
     @asynccontextmanager
     async def kept_alive(self) -> AsyncIterator[None]:
-        """A new one is started whenever one has died; afterwards none is left."""
+        """Within this block a new broker starts whenever one has died. Afterwards none is left."""
         keeping = asyncio.create_task(self._keep_alive())
         try:
             yield

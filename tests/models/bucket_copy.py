@@ -42,7 +42,7 @@ SEQUENCES = (A, B, C, LOG)
 
 
 class Limits(NamedTuple):
-    """How far the world goes."""
+    """The limits of the world."""
 
     transactions: int = 1
     checkpoints: int = 1
@@ -52,7 +52,7 @@ class Limits(NamedTuple):
     rounds: int = 2
     snapshots: int = 0
     prelude: tuple[str, ...] = ()
-    """Steps of brokers that come first."""
+    """Steps of brokers that the exploration tries first."""
 
 
 WIDE = Limits(transactions=4, checkpoints=6, entries=3, rounds=4, snapshots=3)
@@ -72,7 +72,7 @@ VARIANTS = {
     "missing objects are left out": SETTLED,
     "WALs of former owners are left out": MOVED,
 }
-"""Broken orders, and a small world in which each goes wrong."""
+"""Broken orders, each with a small world in which it fails."""
 
 
 class Put(NamedTuple):
@@ -314,7 +314,7 @@ def late_reads(world: World, variant: str) -> Copier:
 
 
 def copying_steps(world: World, variant: str) -> Steps:
-    """Copy one WAL after the other; a missing slot begins the round anew."""
+    """Copy one WAL after the other. A missing slot begins the round again."""
     me = world.copier
     if -1 in me.done:
         ends, bases, table, snapshot, lease = me.ends, me.bases, me.table, me.snapshot, 0

@@ -38,7 +38,7 @@ VARIANTS = (
 
 
 class Limits(NamedTuple):
-    """How far the world goes."""
+    """The limits of the world."""
 
     slots: int = 3
     window: int = 2
@@ -83,14 +83,14 @@ class World(NamedTuple):
     writer: Writer
     recoverers: tuple[Recoverer, ...]
     retired: int | None
-    """The end that the metadata log says."""
+    """The end in the metadata log."""
 
 
 Steps: TypeAlias = Iterator[tuple[str, World]]
 
 
 def beginning(limits: Limits) -> World:
-    """Nothing has happened yet."""
+    """The first state."""
     writer = Writer((UNSENT,) * limits.slots)
     return World((EMPTY,) * limits.slots, 0, (), (), writer, (Recoverer(),) * 2, None)
 
@@ -141,7 +141,7 @@ def writer_steps(world: World, limits: Limits, variant: str) -> Steps:
             slots = changed(writer.slots, slot, CONFIRMED)
             yield f"{slot} is mine", rest._replace(writer=writer._replace(slots=slots))
         else:
-            # A seal; or the object is gone, so the sequence went on without us.
+            # A seal, or the object was deleted, so the sequence went on without this writer.
             yield f"{slot} is not mine", rest._replace(writer=writer._replace(ended=True))
 
 

@@ -187,7 +187,7 @@ def give_steps(actor: Actor) -> Steps:
 
 
 def is_too_old(actor: Actor) -> bool:
-    """Whether the giver may not name its hand-over object any more."""
+    """Whether the giver may no longer name its hand-over object."""
     assert actor.me.handover is not None
     found = actor.world.objects[actor.me.handover]
     return (found is None or found.is_old) and actor.variant != OLD_NAMED

@@ -11,7 +11,7 @@ FLYING, APPLIED, TAKEN = "flying", "applied", "taken"
 
 
 class Limits(NamedTuple):
-    """How far the world goes."""
+    """The limits of the world."""
 
     partitions: int = 2
     gives: int = 1
@@ -63,7 +63,7 @@ VARIANTS = {
     UNASSIGNED: TAKEOVER._replace(crashes=0),
     NO_SEAL: Limits(partitions=1, gives=0, crashes=0),
 }
-"""Broken variants, and a small world in which each goes wrong."""
+"""Broken variants, each with a small world in which it fails."""
 
 
 class Tenure(NamedTuple):

@@ -25,7 +25,7 @@ from tests.models.explorer import Model, Outcome, Violation, catch_all, explore_
 
 
 class Limits(NamedTuple):
-    """How far the world goes."""
+    """The limits of the world."""
 
     processes: int = 2
     entries: int = 3
@@ -44,11 +44,11 @@ VARIANTS = {
     "the predecessor is not compared": Limits(entries=4, snapshots=0),
     "stamps an entry that was only sent": Limits(losses=0, snapshots=0),
 }
-"""Broken variants, and a small world in which each goes wrong."""
+"""Broken variants, each with a small world in which it fails."""
 
 
 class Entry(NamedTuple):
-    """`identity` stands for the checksum, `previous` for that of the entry before."""
+    """`identity` models the checksum, and `previous` that of the entry before."""
 
     identity: int
     previous: int
@@ -87,7 +87,7 @@ class World(NamedTuple):
 
     entries: tuple[Entry | None, ...]
     snapshot: tuple[int, ...]
-    """The chain that the newest snapshot stands for."""
+    """The chain of the newest snapshot."""
     stamps: tuple[Stamp, ...]
     """Each process's."""
     processes: tuple[Process, ...]
@@ -253,7 +253,7 @@ def comparing_steps(world: World, number: int, variant: str) -> Steps:
 
 
 def judge_start(world: World, me: Process) -> None:
-    """Check that a process that goes on contradicts nothing before."""
+    """Check that a process that goes on agrees with all earlier stamps."""
     at = len(me.chain)
     if entry_at(world, at) is None and any(
         number > at and entry_at(world, number) is not None for number in me.above

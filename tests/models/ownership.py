@@ -174,7 +174,7 @@ def checkpoint_steps(actor: Actor) -> Steps:
     else:
         checkpoint = Checkpoint(slot, me.epoch, me.image, frozen)
     known = world.checkpoints[number]
-    # A slot's checkpoint is written again only if it says the same or more of the table.
+    # A slot's checkpoint is written again only with the same state of the table or a newer one.
     if all(c.slot < slot for c in known):
         after = world._replace(
             checkpoints=put(world.checkpoints, number, known | {checkpoint}),
@@ -184,7 +184,8 @@ def checkpoint_steps(actor: Actor) -> Steps:
 
 
 def roll_steps(actor: Actor) -> Steps:
-    """Write a segment; commit it if the table stands where it begins, else rebase."""
+    """Write a segment. Commit it if the table ends where the segment begins, otherwise rebase
+    it."""
     world, me = actor.world, actor.me
     leads = me.phase in ("owner", "giving") and world.used.rolls < actor.limits.rolls
     if leads and me.roll is None and me.table_next < me.image.next:
@@ -405,7 +406,7 @@ def catch(variant: str) -> Outcome:
 
 
 def catch_reference(variant: str) -> Outcome:
-    """Look for a broken variant's violation where partitions are handed over by reference."""
+    """Look for a violation of a broken variant with hand-over by reference."""
     return model(REFERENCE_VARIANTS[variant], variant).explore(1_000_000)
 
 

@@ -10,7 +10,7 @@ BROKERS = 3
 
 
 class Limits(NamedTuple):
-    """How far the world goes."""
+    """The limits of the world."""
 
     appends: int = 2
     changes: int = 2
@@ -64,7 +64,7 @@ VARIANTS = {
     "Opened before the opening image": Limits(1, 1, 0, 0, 0, 0, openings=1),
     "serves again after a lost reply": Limits(1, 1, 0, 0, 0, 0, lost_replies=1),
 }
-"""Broken variants, and the smallest world in which each goes wrong."""
+"""Broken variants, each with the smallest world in which it fails."""
 
 _REFERENCE = Limits(1, 1, 0, 1, 0, 0, by_reference=True)
 REFERENCE_VARIANTS = {
@@ -76,7 +76,7 @@ REFERENCE_VARIANTS = {
     "merges while giving away": _REFERENCE._replace(merges=1),
     "deletes the newest checkpoint": _REFERENCE._replace(rolls=1),
 }
-"""Broken variants where partitions are handed over by reference."""
+"""Broken variants of hand-over by reference."""
 
 
 class Extent(NamedTuple):
@@ -119,7 +119,7 @@ class Frozen(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A slot: the image that opens a tenure, a record, or where records lie from now on."""
+    """A slot: the image that opens a tenure, a record, or the new place of records."""
 
     epoch: int
     image: Image | None = None
@@ -281,7 +281,7 @@ def newest(world: World, broker: int) -> Checkpoint | None:
 
 
 def floor(world: World, broker: int) -> int:
-    """The slot where readers of a broker's WAL begin."""
+    """The slot at which readers of a broker's WAL begin."""
     checkpoint = newest(world, broker)
     return 0 if checkpoint is None else checkpoint.slot
 

@@ -39,7 +39,7 @@ BROKERS = (0, 1)
 
 
 class Limits(NamedTuple):
-    """How far the world goes."""
+    """The limits of the world."""
 
     transactions: int = 1
     batches: int = 1
@@ -74,7 +74,7 @@ VARIANTS = {
     NO_ENDED: Limits(fences=0, deletions=0),
     ANY_ORDINAL: Limits(transactions=2, fences=0, moves=0, deletions=0),
 }
-"""Broken variants, and a small world in which each goes wrong."""
+"""Broken variants, each with a small world in which it fails."""
 
 
 class Version(NamedTuple):
@@ -82,7 +82,7 @@ class Version(NamedTuple):
 
     coordinator: int
     topic: int | None
-    """Its id; None: there is no topic of that name."""
+    """The topic's id, or None if no topic has the name."""
     leader: int
 
 
@@ -383,7 +383,8 @@ def arrival_steps(world: World, marker: Marker, variant: str) -> Steps:
     if view.topic is None and marker.ordinal not in world.unknown:
         unknown = world.unknown | {marker.ordinal}
         yield f"{marker.to} knows no such topic", world._replace(unknown=unknown)
-    # A giver knows at once that it leads no more; a receiver when it has opened the partition.
+    # A giver knows at once that it no longer leads the partition. A receiver learns it when it has
+    # opened the partition.
     leads = topic is not None and marker.to == world.now.leader and view.topic == topic
     if topic is None or not leads:
         return

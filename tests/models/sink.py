@@ -57,7 +57,7 @@ VARIANTS = (
 
 
 class Limits(NamedTuple):
-    """How far the world goes."""
+    """The limits of the world."""
 
     batches: int = 2
     calls: int = 3
@@ -80,7 +80,8 @@ class Staged(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A commit call. Behind FENCING its requests may arrive at any time, as far as it has come."""
+    """A commit call. From FENCING on, its requests up to its present phase may arrive at any
+    time."""
 
     batch: int
     attempt: int
@@ -190,7 +191,7 @@ def abort(world: World) -> World:
 
 
 def call_steps(world: World, variant: str) -> Steps:
-    """Each call goes on by itself."""
+    """Each call advances by itself."""
     for number, call in enumerate(world.calls):
 
         def after(world: World, number: int = number, **changes: object) -> World:

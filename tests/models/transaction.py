@@ -61,7 +61,7 @@ VARIANTS = (
 
 
 class Limits(NamedTuple):
-    """How far the world goes."""
+    """The limits of the world."""
 
     transactions: int = 2
     crashes: int = 2
@@ -258,7 +258,7 @@ def durability_steps(world: World) -> Steps:
 
 
 def crash_steps(world: World, limits: Limits, variant: str) -> Steps:
-    """Records that are not durable are gone; the client sees its waits fail, or asks again."""
+    """Records that are not durable are lost. The client's waits fail, or the client asks again."""
     if world.crashes == limits.crashes:
         return
     after = world._replace(crashes=world.crashes + 1)

@@ -32,7 +32,7 @@ HALF = GRACE // 2
 
 
 class Limits(NamedTuple):
-    """How far the world goes."""
+    """The limits of the world."""
 
     writers: int = 2
     keys: int = 2

@@ -30,7 +30,7 @@ Content: TypeAlias = "int | str | None"
 
 
 class Limits(NamedTuple):
-    """How far the world goes."""
+    """The limits of the world."""
 
     slots: int = 3
     window: int = 2
@@ -52,7 +52,7 @@ VARIANTS = {
     "reader takes a hole for the end": Limits(sealers=0, reads=1),
     "reader tells damage at once": Limits(losses=0, sealers=0, reads=1),
 }
-"""Broken variants, and a small world in which each goes wrong."""
+"""Broken variants, each with a small world in which it fails."""
 
 
 class Walk(NamedTuple):
@@ -115,7 +115,7 @@ Steps: TypeAlias = Iterator[tuple[str, World]]
 
 
 def beginning(limits: Limits) -> World:
-    """Nothing has happened yet."""
+    """The first state."""
     return World((None,) * limits.slots, sealers=(Walk(),) * limits.sealers)
 
 
@@ -191,7 +191,7 @@ def fence_steps(world: World) -> Steps:
 
 
 def walk_on(world: World, walk: Walk, variant: str, prefix: str) -> tuple[str, Walk] | None:
-    """The next look, up to the first hole or seal that is no damage: then None."""
+    """The next look, up to the first hole or to a seal that is no damage. None after that."""
     at = walk.at
     content = world.slots[at] if at < len(world.slots) else None
     if walk.step == "floor":

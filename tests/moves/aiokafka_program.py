@@ -20,8 +20,8 @@ STOP_SECONDS_MAX = 10.0
 async def member(bootstrap: str, group: str, *topics: str, **more: Any) -> AsyncIterator[Any]:
     """A member of a group.
 
-    aiokafka's close repeats its last commit for ever if the coordinator moves meanwhile: a consumer
-    that closes does not look for its coordinator any more.
+    aiokafka's close repeats its last commit for ever if the coordinator moves meanwhile, since a
+    consumer that closes no longer looks for its coordinator.
     """
     consumer = AIOKafkaConsumer(
         *topics,

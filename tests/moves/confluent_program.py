@@ -63,7 +63,7 @@ def group_consumer(bootstrap: str, group: str, **more: object) -> Consumer:
 
 
 def received(found: list[Message]) -> list[Message]:
-    """The records; errors are told."""
+    """The records of a poll. Errors are reported."""
     for message in found:
         if fault := message.error():
             say("error", fault)

@@ -21,7 +21,7 @@ ROUND_SECONDS = 1.0
 
 
 class Mover(threading.Thread):
-    """Gives each partition to the next broker, once in a round, until it is told to end."""
+    """Gives each partition to the next broker, once in a round, until `end` is called."""
 
     def __init__(self, bootstrap: str, brokers: int, still: Sequence[str] = ()) -> None:
         """`still`: topics that are not moved."""

@@ -24,7 +24,7 @@ def python_program(library: str) -> list[str]:
 
 
 def franz_go_program(go: str, cache: Path, source: Path = FOLDER / "franz_go") -> list[str]:
-    """A program of franz-go, built once for each version of its source."""
+    """franz-go's program, built once for each version of its source."""
     content = b"".join((source / name).read_bytes() for name in ("main.go", "go.mod", "go.sum"))
     folder = cache / f"franz-go-{zlib.crc32(content):08x}"
     program = folder.absolute() / "franz_go"

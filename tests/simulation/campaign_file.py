@@ -42,7 +42,7 @@ class SeedResult:
 
 
 class CampaignFile:
-    """The finished seeds, by their options. An unfinished last line counts for nothing."""
+    """The finished seeds, by their options. An unfinished last line does not count."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

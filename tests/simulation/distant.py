@@ -291,7 +291,7 @@ def paced(put_seconds: float, pace: Pace, **settings: object) -> Paced:
 
 
 def commits(put_seconds: float, rounds: int, **settings: object) -> list[float]:
-    """How long so many commits take, ascending."""
+    """The latencies of this many commits, ascending."""
 
     async def use(
         environment: Environment, connection: BrokerConnection, topic_id: UUID

@@ -55,10 +55,10 @@ class NoListener:
     address = ("127.0.0.1", 9092)
 
     async def accept(self, delay: AcceptDelay = no_delay) -> None:
-        """Nothing comes."""
+        """No connection arrives."""
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """No connection is open."""
 
 
 class NoNetwork:
@@ -81,9 +81,9 @@ class Load:
     hours: float
     scale: float = 1.0
     life_seconds: float | None = None
-    """How long each process lives, unscaled; None: it does not die."""
+    """The life of each process, unscaled, or None if it does not die."""
     slots_max: int | None = None
-    """After so many nothing more is written."""
+    """After this many slots the feeder stops."""
 
     @property
     def grace_seconds(self) -> float:
@@ -109,7 +109,7 @@ class Growth:
     """How long each process took from its start to ready."""
 
     def is_level(self, share: float = 0.1) -> bool:
-        """Whether the last third of the run held no more than the second, but for `share`."""
+        """Whether the last third of the run held at most as much as the second, plus `share`."""
         third = len(self.samples) // 3
         return max(self.samples[2 * third :]) <= (1 + share) * max(self.samples[third : 2 * third])
 

@@ -154,7 +154,7 @@ class Nemesis:
     def __init__(
         self, cluster: SimulatedCluster, seed: int, profile: tuple[str, Profile] | None = None
     ) -> None:
-        """`profile`: its name and weights; the seed's if none is given."""
+        """`profile`: its name and weights, or None for the seed's."""
         self._cluster = cluster
         self._loop = cluster.loop
         self._random = random.Random(f"nemesis {seed}")
@@ -162,7 +162,7 @@ class Nemesis:
         self.profile_name, self._profile = profile or (name, profiles_of(cluster.size)[name])
         self.counts: Counter[str] = Counter()
         self.without: Container[str] = ()
-        """The faults that do nothing when their turn comes."""
+        """Faults that are skipped when their turn comes."""
         self._usual = replace(cluster.store.settings)
         self._background: dict[asyncio.Task[None], None] = {}
         self._faults: dict[str, Callable[[], Awaitable[None]]] = {
@@ -316,8 +316,8 @@ class Nemesis:
         victim.resume()
 
     async def _usurp(self) -> None:
-        """Let another process take over while it can neither renew its lease nor read that it has
-        been superseded, but goes on to write its WAL and to answer its clients."""
+        """Let another process take over while this one can neither renew its lease nor read that it
+        was superseded. It goes on to write its WAL and to answer its clients."""
         victim = self._victim()
         if victim is None:
             return
@@ -352,8 +352,8 @@ class Nemesis:
     # --- store and network ---
 
     async def _isolate(self) -> None:
-        """Cut it off from the store, or a part of it, but not from its clients; another one may
-        take over meanwhile. (Object stores throttle by prefix.)"""
+        """Cut a process off from the store, or from a part of it, but not from its clients. Another
+        process may take over meanwhile. (Object stores throttle by prefix.)"""
         victim = self._victim()
         if victim is None:
             return
@@ -392,8 +392,8 @@ class Nemesis:
             setattr(settings, name, getattr(self._usual, name))
 
     async def _refuse_puts(self) -> None:
-        """Reads go on; nothing can be written. (A bucket above its quota.) Every other time for
-        longer than a session."""
+        """Refuse all writes, and serve reads, like a bucket above its quota. Every other time this
+        lasts longer than a session."""
         self._cluster.store.refuse_puts_for(10 ** self._random.uniform(0.6, 1.3))
 
     async def _resets(self) -> None:
@@ -410,7 +410,7 @@ class Nemesis:
         await self._part(lambda _: self._random.random() < 0.6)
 
     async def _part_brokers(self) -> None:
-        """Carry nothing between it and some other brokers; clients and the store reach all."""
+        """Cut a broker off from some other brokers. Clients and the store reach all brokers."""
         await self._part(lambda host: self._cluster.is_broker(host) and self._random.random() < 0.8)
 
     async def _part_clients(self) -> None:

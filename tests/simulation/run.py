@@ -47,7 +47,7 @@ FINAL_READER = "reader"
 
 _GROUP_PROTOCOLS: tuple[GroupProtocol, ...] = ("classic", "consumer")
 _HEALED_SECONDS = 5.0
-"""How long clients go on when everything is healed."""
+"""How long clients go on after everything is healed."""
 _DRAIN_SECONDS_MAX = 180.0
 """Clients must have their answers within this time after healing."""
 _REST_SECONDS = 60.0
@@ -134,8 +134,8 @@ def run(
     workload: str = "",
     without: Container[str] = (),
 ) -> Result:
-    """Simulate one seed for so many virtual seconds of faults, then heal and check. The workload
-    is the seed's unless one is named. `without`: faults that do nothing."""
+    """Simulate one seed for this many virtual seconds of faults, then heal and check. The workload
+    is the seed's unless one is named. `without`: faults that are skipped."""
     workload = workload or workload_of(seed)
     trace = Trace(sink)
     history = History()
@@ -347,7 +347,7 @@ class _Simulation:
                     self.history.violate(f"{broker.name}, asked to end, {ended}")
 
     def count(self) -> Counter[str]:
-        """How much of everything there was: a run without faults proves nothing."""
+        """Counts of all events: a run without faults proves nothing."""
         counts = self.history.counts() + self.cluster.counts
         for prefix, counter in (
             ("fault", self.nemesis.counts),

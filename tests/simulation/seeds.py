@@ -24,7 +24,7 @@ RUNS_MAX = 24
 
 @dataclass(frozen=True, slots=True)
 class SeedOptions:
-    """All that a run depends on, but for the code."""
+    """The options that determine a run, together with the code."""
 
     seed: int
     seconds: float
@@ -34,7 +34,7 @@ class SeedOptions:
     segments: bool = False
     brokers: int = 1
     without: tuple[str, ...] = ()
-    """The faults that do nothing when their turn comes."""
+    """Faults that are skipped when their turn comes."""
 
     def command(self) -> str:
         """The command that repeats the run."""

@@ -32,7 +32,7 @@ def simulate(seed: int, workload: str = "") -> Result:
 
 
 def simulate_segments(seed: int, workload: str = "", seconds: float = SEGMENT_SECONDS) -> Result:
-    """The same while records go into tables, and from there, by and by, to nowhere."""
+    """The same, while records move into tables and are deleted from these later."""
     return run(seed, seconds, tidelog_system(seed, segments=True), workload=workload)
 
 

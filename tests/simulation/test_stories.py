@@ -1,4 +1,4 @@
-"""Stories of one fault each, told step by step to the production broker."""
+"""Stories of one fault each, played step by step with the production broker."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def _settings(chance: random.Random, segments: bool) -> BrokerSettings:
     return BrokerSettings(
         {
             "wal.linger.ms": chance.choice((0, 5, 20)),
-            # Small ones force the steps of a transaction into slots of their own.
+            # Small objects force the steps of a transaction into slots of their own.
             "wal.object.max.bytes": chance.choice((200, 64 * KIB, 64 * KIB)),
             "wal.uploads.in.flight.max": chance.choice((1, 2, 64)),
             "wal.puts.per.second.max": chance.choice((0, 5, 50)),

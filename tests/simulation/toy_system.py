@@ -9,7 +9,7 @@ from tests.simulation.toy_log import ToyBroker, ToyClient, ToyFaults
 
 
 def toy_system(faults: ToyFaults | None = None) -> System:
-    """A toy cluster, broken as told."""
+    """A toy cluster with the chosen faults."""
 
     async def broker(environment: Environment) -> None:
         process = environment.process

@@ -20,7 +20,7 @@ _HEADER = "value"
 
 
 class DamagedRecord(AssertionError):
-    """A record came back different from how it was sent."""
+    """A record differs from the one that was sent."""
 
 
 def keyed(value: str, chance: random.Random) -> str:

@@ -178,7 +178,7 @@ def with_segments(settings: WorkloadSettings, seed: int, workload: str) -> Workl
 
 
 def without_groups(settings: WorkloadSettings) -> WorkloadSettings:
-    """For a system that has none."""
+    """The settings for a system without these features."""
     return replace(
         settings, group_readers=0, consumer_readers=0, transfers=0, transformers=0, topic_churns=0
     )

@@ -95,7 +95,7 @@ def flush(broker: BrokerProcess, topic: str = TOPIC) -> None:
 
 
 def consume(kafka: str, topic: str = TOPIC, group: str = "reader") -> list[tuple[Any, ...]]:
-    """All that a read_committed consumer gets, by partition and offset."""
+    """All records that a read_committed consumer gets, by partition and offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka,

@@ -72,7 +72,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def s3a(require_tool: Callable[[str], str]) -> list[Path]:
-    """Hadoop's file system for S3, which lies on the nodes."""
+    """Hadoop's file system for S3, installed on the nodes."""
     require_tool("mvn")
     return s3a_jars(CACHE)
 
@@ -105,7 +105,7 @@ def spark(
         patch.setenv("PYSPARK_PYTHON", str(python))
         # Only for the driver's own Python workers: those of streams do not find pyFiles.
         patch.setenv("PYTHONPATH", str(shipped))
-        # The driver's Python workers start where it does: in no checkout.
+        # The driver's Python workers start in its folder, which is no checkout.
         with contextlib.chdir(folder):
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF")

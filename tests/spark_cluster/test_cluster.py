@@ -1,4 +1,4 @@
-"""The cluster itself: where its executors have our code from, and that it outlives its workers."""
+"""The cluster itself: its executors use our code from the wheel, and it outlives its workers."""
 
 from __future__ import annotations
 

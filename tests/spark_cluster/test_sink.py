@@ -121,7 +121,7 @@ def test_a_worker_that_is_killed_with_its_executor_costs_no_row_and_doubles_none
     writer = start(spark, place, "orders.in", ("orders.out", "orders.log"), tmp_path / "checkpoint")
     query: StreamingQuery = writer.start()
     while query.lastProgress is None or query.lastProgress.batchId < 2:
-        # Waits for its end, which must not come.
+        # Wait for an end that must not come.
         assert not query.awaitTermination(1)
     victim = next(each for each in cluster.workers if each.process.poll() is None)
     victim.kill()

@@ -68,7 +68,7 @@ def test_the_first_error_ends_the_others_and_is_raised_as_itself() -> None:
 
 
 def test_a_caller_cancelled_while_a_read_fails_is_cancelled() -> None:
-    """A loop that goes on after errors would else go on for ever."""
+    """Otherwise a loop that continues after errors would never end."""
 
     async def story() -> None:
         world = World()

@@ -32,7 +32,7 @@ def test_a_connection_that_is_cancelled_before_its_first_step_is_closed() -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
         asyncio.run(run())
-        # A socket that was forgotten warns now, and pytest tells it.
+        # A forgotten socket warns now, and pytest reports the warning.
         gc.collect()
 
 

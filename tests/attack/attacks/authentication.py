@@ -16,7 +16,7 @@ CONNECTIONS: Final = 5000
 OPENED_AT_ONCE: Final = 100
 """More would overflow the queue of connections that the system has not handed over."""
 STEPS: Final = ("silent", "versions", "handshake", "scram", "half a frame", "large frame")
-"""How far a connection goes before it stays silent."""
+"""Steps at which a connection falls silent."""
 STAYING: Final = CONNECTIONS - CONNECTIONS // len(STEPS)
 """Connections that stay: the broker closes one at once whose frame is too large."""
 

@@ -65,7 +65,7 @@ def partition_view(
     partition: int,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> PartitionView:
-    """All of a partition, up to where it ends now."""
+    """All batches of a partition, up to its present end."""
 
     async def use(client: Client) -> PartitionView:
         end = (await list_offsets(client, topic, partition, LATEST, isolation)).offset
@@ -104,8 +104,8 @@ def group_offsets(bootstrap: str, group: str) -> dict[Place, int]:
 
 
 def check_sequences(batches: Iterable[BatchHeader]) -> int:
-    """Each producer's sequences in one partition begin at 0 with each epoch and go on without gap
-    or repetition. The number of records so numbered."""
+    """Each producer's sequences in one partition begin at 0 with each epoch, without a gap or a
+    repetition. Returns the number of records with sequences."""
     next_sequence: dict[tuple[int, int], int] = defaultdict(int)
     epochs: dict[int, int] = {}
     numbered = 0

@@ -34,7 +34,7 @@ class Client(Protocol):
         ...
 
     def consume(self, bootstrap: str, topic: str, partitions: int, count: int) -> list[Record]:
-        """The first `count` records of all partitions; fewer if they do not come in time."""
+        """The first `count` records of all partitions, or fewer if some do not arrive in time."""
         ...
 
 

@@ -18,7 +18,7 @@ DELTA_GROUPS = ("io.delta", "io.unitycatalog")
 
 
 def delta_session(jars: Path, folder: Path) -> SparkSession:
-    """A Spark in this process that leaves nothing outside of a folder."""
+    """A Spark in this process that writes no files outside of a folder."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
         "spark.jars": ",".join(str(jar) for jar in sorted(jars.glob("*.jar"))),
@@ -30,7 +30,7 @@ def delta_session(jars: Path, folder: Path) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # Its own 15 s for the way to Python are short where all cores are busy.
+        # The default of 15 s for the way to Python is short if all cores are busy.
         "spark.python.authenticate.socketTimeout": "120s",
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -46,7 +46,7 @@ def delta_session(jars: Path, folder: Path) -> SparkSession:
 
 
 def by_delta_spark(session: SparkSession, table: str, **options: str) -> list[Row]:
-    """The rows of a table, as it is now or as `options` say."""
+    """The rows of a table, in its present version or in that of `options`."""
     rows: list[Row] = (
         session.read.options(**options).format("delta").load(table).toArrow().to_pylist()
     )

@@ -28,7 +28,7 @@ class Seen(NamedTuple):
 
 
 GroupMember = Callable[[str, str, str, int], list[Seen]]
-"""(bootstrap, group, topic, count) -> the places of the first `count` records that came."""
+"""(bootstrap, group, topic, count) -> the places of the first `count` records that arrived."""
 
 
 def confluent(

@@ -1,5 +1,5 @@
-"""A way to a broker on which an answer can be lost: a proxy that cuts a connection when the answer
-to a Produce request comes. The records are durable, and their producer does not know."""
+"""A proxy before a broker that can lose an answer: it cuts a connection when the answer to a
+Produce request arrives. The records are durable, and their producer does not know that."""
 
 from __future__ import annotations
 

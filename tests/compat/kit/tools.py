@@ -51,7 +51,7 @@ class Tools:
 
 
 def _objects(text: str) -> list[dict[str, Any]]:
-    """JSON objects that lie one behind the other."""
+    """JSON objects that follow each other in a text."""
     decoder = json.JSONDecoder()
     found = []
     position = text.find("{")

@@ -33,9 +33,9 @@ ABORTED_EVERY = 3
 SESSION_TIMEOUT_MS = 10_000
 CALL_SECONDS, CALLS_MAX = 20.0, 6
 STUCK_SECONDS = 60.0
-"""librdkafka 2.16 may wait for ever for a coordinator whose broker was away (its #5511), and for a
-consumer after a fatal error, whatever the timeout. Then the process ends, and its successor goes
-on."""
+"""librdkafka 2.16 may wait for ever, in spite of timeouts: for a coordinator whose broker was away
+(its #5511), and for a consumer after a fatal error. Then the process ends, and its successor
+continues."""
 MEMBERSHIP_LOST = (
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError.ILLEGAL_GENERATION,
@@ -84,7 +84,7 @@ def more_properties() -> dict[str, str | int]:
 
 
 def derived(job: Job, value: bytes) -> Iterator[tuple[str, int]]:
-    """The partitions that a record's outputs go to: of either topic, each has two."""
+    """The partitions of a record's outputs: both topics have two."""
     number = int(value)
     yield job.left, number % 2
     yield job.right, number // 2 % 2
@@ -158,7 +158,7 @@ def confluent(job: Job, member: dict[str, str | int]) -> NoReturn:
                 raise
             print(f"aborting: {error}", file=sys.stderr, flush=True)
             if error.args[0].code() in MEMBERSHIP_LOST:
-                # To seek in a partition that is not assigned any more may wait for ever.
+                # A seek in a partition that is no longer assigned may wait for ever.
                 _repeat(producer.abort_transaction)
                 raise
         _repeat(producer.abort_transaction)
@@ -168,7 +168,7 @@ def confluent(job: Job, member: dict[str, str | int]) -> NoReturn:
 
 
 def _repeat(call: Callable[[float], None]) -> None:
-    """The same call again as long as the library says that it may be repeated."""
+    """Repeat the call as long as the library says that it may be repeated."""
     for remaining in reversed(range(CALLS_MAX)):
         try:
             return call(CALL_SECONDS)

@@ -24,7 +24,7 @@ GROUP = "zombies"
 
 
 def wait() -> None:
-    """Say that the transaction is open, and wait to be told to go on."""
+    """Report that the transaction is open, and wait for a line on standard input."""
     print("open", flush=True)
     sys.stdin.readline()
 

@@ -99,7 +99,7 @@ _TOLD: Final = frozenset(
 operations."""
 _ENDS: Final = ("error_code", "authorized_operations")
 _COUNTED: Final = "configs"
-"""Settings differ: only whether some are told counts."""
+"""Settings differ, so the comparison is only whether some are returned."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ PASSWORD_CLASS: Final = {
 """The class of the error of a wrong password; the broker's words follow."""
 ERRORS: Final = {
     "confluent-kafka": {
-        # librdkafka may tell of the lost connection first.
+        # librdkafka may report the lost connection first.
         "wrong CA": "_SSL: .*broker certificate could not be verified",
         "expired certificate": "_SSL: .*broker certificate could not be verified",
         "wrong host name": "_SSL: .*broker certificate could not be verified",

@@ -99,7 +99,8 @@ class Side:
                 await self.judge.ask_until_served(commit, version)
 
     async def answers(self, question: Question, versions: Sequence[int]) -> list[Any]:
-        """The answers in these versions, once none has an error that passes."""
+        """The answers in these versions. Questions are repeated while an answer has a passing
+        error."""
         topic_id = self.topic_ids.get(question.topic, self.topic_ids[TOPIC])
         request = with_topic_id(question.request, topic_id)
         passing = set(NOT_YET)
@@ -162,7 +163,7 @@ def test_every_api_with_every_kind_of_rule_answers_as_kafka_does(
         for side in sides:
             await side.prepare(asked)
         comparison = Comparison(ours, theirs)
-        # Rules about everyone come last: they bind the principals of all questions.
+        # Rules for all principals are made last, since they bind the principals of all questions.
         for is_about_everyone in (False, True):
             phase = [each for each in asked if each.is_about_everyone == is_about_everyone]
             rules = list(dict.fromkeys(rule for question in phase for rule in question.rules))
@@ -171,7 +172,7 @@ def test_every_api_with_every_kind_of_rule_answers_as_kafka_does(
             for question in phase:
                 await comparison.ask(question)
         assert not comparison.found, report(comparison.found)
-        # A listed difference that does not show any more must leave the list.
+        # A listed difference that no longer shows must leave the list.
         assert comparison.met == set(DIFFERENCES)
 
     with two_brokers(tmp_path, CACHE) as judges:

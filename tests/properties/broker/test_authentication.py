@@ -88,7 +88,7 @@ async def known() -> Credentials:
 def refused_or_not(steps: Coroutine[Any, Any, object]) -> None:
     """Run an exchange: it ends, or raises the errors that it declares."""
     try:
-        # Nothing waits here: one step runs it to its end.
+        # No step waits here, so one step runs the coroutine to its end.
         steps.send(None)
     except StopIteration:
         return

@@ -1,4 +1,4 @@
-"""The collector's work is divided: each piece has one broker, whichever brokers come and go."""
+"""The collectors' work is divided: each piece has one broker, even while brokers join and leave."""
 
 from __future__ import annotations
 

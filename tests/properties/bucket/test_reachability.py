@@ -307,7 +307,7 @@ class World:
     # Steps of a collector.
 
     def forget(self, _: int) -> None:
-        """Retired incarnations that nothing names and of which the seal alone is left."""
+        """Forget retired incarnations that no partition names and whose seal alone is left."""
         needed = needed_incarnations(self.state)
         stored = self.stored()
         for epoch, wal in list(self.state.retired.items()):
@@ -319,7 +319,8 @@ class World:
                 self.forgotten.add(owner)
 
     def settle(self, _: int) -> None:
-        """All is rolled, opened, told and in a checkpoint; needless objects are deleted."""
+        """Roll and open all partitions, report the openings, write a checkpoint, and delete
+        needless objects."""
         for number in range(len(P)):
             self.append(number)
             self.roll(number)
@@ -452,7 +453,7 @@ def test_remaining_objects_suffice_for_every_reader(seed: int) -> None:
 @given(st.integers(0, 2**32))
 @settings(deadline=None, max_examples=5)
 def test_the_seals_and_a_checkpoint_are_left_in_the_end(seed: int) -> None:
-    """When all is rolled, opened, told and in a checkpoint: the seals, and that checkpoint."""
+    """When everything is settled, the seals and one checkpoint are left."""
     world = walk(seed, 30)
     world.settle(0)
     world.check()

@@ -1,4 +1,4 @@
-"""A dead broker's partitions all go to live brokers, evenly, and always to the same."""
+"""All partitions of a dead broker go to live brokers, evenly, and each always to the same one."""
 
 from __future__ import annotations
 

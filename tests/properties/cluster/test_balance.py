@@ -1,4 +1,4 @@
-"""Plans of moves: all that live get a fair share, in one round, and then nothing moves any more."""
+"""Plans of moves: all live brokers get a fair share in one round, and then no partition moves."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class ClusterMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.live)
     @rule(choice=CHOICE, which=st.integers(0, 3))
     def change_acls(self, choice: int, which: int) -> None:
-        """A rule comes if it is not there, and goes if it is."""
+        """Create the rule if it does not exist, or delete it."""
         each = acl("READ", f"t{which // 2}", principal=f"User:u{which % 2}")
         if each in self.acls:
             self.refused(self.author(choice), AclsChanged((each,)))
@@ -150,7 +150,7 @@ class ClusterMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.live)
     @rule(choice=CHOICE, which=st.integers(0, 3), rate=st.sampled_from([None, 0.0, 5.0, 7.5]))
     def change_quotas(self, choice: int, which: int, rate: float | None) -> None:
-        """Quotas come, change and go."""
+        """Create, change and delete quotas."""
         entity = QuotaEntity("alice" if which & 1 else None, "" if which & 2 else None)
         quotas = {} if rate is None else {"request_percentage": rate}
         record = QuotasChanged(entity, quotas)

@@ -77,7 +77,8 @@ class Cluster:
         self.later(HEARTBEAT + self.pause(), lambda: self.follow(broker))
 
     def ask(self, broker: int, watch: LeaseWatch) -> None:
-        """A look begins; the leases are read at a later moment, and the answers come later yet."""
+        """A look begins. The leases are read at a later moment, and the answers arrive later
+        still."""
         if broker not in self.alive:
             return
         asked_at = self.now
@@ -160,7 +161,8 @@ def test_the_dead_are_fenced_within_a_bound_and_the_others_never(
 def test_a_broker_that_resumes_its_lease_in_the_log_is_not_fenced_by_an_older_look(
     seed: int,
 ) -> None:
-    """The lease stays silent, but the entry comes before the fence: no verdict holds."""
+    """The lease stays silent, but its broker's entry is written before the fence, so no verdict
+    holds."""
     chance = Random(seed)
     world = Cluster(3, chance, lambda: chance.uniform(0, 0.1))
     world.run(10)

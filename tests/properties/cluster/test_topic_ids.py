@@ -1,4 +1,4 @@
-"""Ids of topics: each is one of a kind and tells which entry created the topic."""
+"""Ids of topics: each is unique, and contains the number of the entry that created the topic."""
 
 from __future__ import annotations
 

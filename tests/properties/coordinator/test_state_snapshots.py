@@ -238,7 +238,7 @@ def group_state(machine: GroupMachine) -> object:
 
 
 def vars_of(group: ConsumerGroup) -> object:
-    """All that a group knows from the log; members in their order."""
+    """The whole state that a group has from the log, with its members in order."""
     return (
         group.epoch,
         group.metadata_hash,

@@ -44,7 +44,7 @@ from tidelog.protocol.error_codes import ErrorCode
 
 KEY = "txn"
 CLIENTS = (0, 1)
-# The first has more to do, so that transactions come to their end.
+# The first rules have more weight, so that transactions come to their end.
 ANYBODY = st.sampled_from([0, 0, 0, 1])
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT, *_ = (
     TransactionState
@@ -234,7 +234,7 @@ class Transactions(RuleBasedStateMachine):
     # Effects of the steps.
 
     def pick(self, client: int, data: st.DataObject) -> Identity | None:
-        """An identity that the client was told, most likely the newest."""
+        """An identity that the client has received, most likely the newest."""
         known = self.told[client].identities
         if not known:
             return None
@@ -281,7 +281,7 @@ class Transactions(RuleBasedStateMachine):
             self.told[client].identities.append(identity)
 
     def check_told_outcome(self, command: EndTransaction) -> None:
-        """A client that is told of a decision finds it in the durable log."""
+        """The durable log has every decision that a client was told."""
         log = self.world.log[: self.world.durable]
         states = {PREPARE_COMMIT, COMPLETE_COMMIT} if command.commit else {PREPARE_ABORT}
         states |= set() if command.commit else {COMPLETE_ABORT}

@@ -54,7 +54,7 @@ class Client:
 
 
 class Written(NamedTuple):
-    """An offset, and where it lies in the log."""
+    """An offset, and its place in the log."""
 
     position: int
     offset: int

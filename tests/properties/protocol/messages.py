@@ -50,7 +50,7 @@ def random_message(
 
 
 def is_own(field: Field) -> bool:
-    """Whether Kafka's message has no such field."""
+    """Whether Kafka's message lacks this field."""
     return field.tag is not None and field.tag >= OWN_TAGS_FROM
 
 
@@ -77,7 +77,7 @@ class _Generator:
             if self._chance.random() < 0.4:
                 return [] if field.default == () else field.default
             if field.type.struct is not None and value == field.type.struct():
-                # Kafka knows no difference between a tagged structure with its defaults and none.
+                # Kafka does not tell a tagged structure with its defaults from a missing one.
                 return None
         return value
 

@@ -1,4 +1,5 @@
-"""However a stream of frames is cut into reads, the same frames come out, each owning its bytes."""
+"""A stream of frames may be cut into any reads: the same frames come out, and each owns its
+bytes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A second reader of produced records, written for being obviously right: a cursor and exceptions.
+"""A second reader of produced records, which is obviously right: a cursor and exceptions.
 
-It shares nothing with the package but the rules. Slow, and only for default limits.
+It shares only the rules with the package. It is slow, and only for default limits.
 """
 
 from __future__ import annotations

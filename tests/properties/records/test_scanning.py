@@ -29,7 +29,7 @@ records = st.lists(
 
 
 def thorough(buffer: bytes, start: int, end: int, count: int) -> ScannedRecords | None:
-    """The result of the walk; None if it refuses."""
+    """The result of the walk, or None if it refuses the batch."""
     deltas, keys = [], []
     try:
         for index, layout in enumerate(read_layouts(buffer, start, end, count)):

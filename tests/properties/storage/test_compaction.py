@@ -1,4 +1,4 @@
-"""Log compaction against a model that goes through records one by one."""
+"""Log compaction compared with a model that reads records one by one."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def identify(data: Buffer) -> bytes:
 
 
 async def write(log: Sequence, name: int, crash_after: float | None, told: Outcomes) -> None:
-    """Append at each number in turn; end where nothing can be known any more (A1)."""
+    """Append at each number in turn. End when an outcome stays unknown (A1)."""
     for number in range(NUMBERS):
         writer_id = b"%02d-%02d" % (name, number) + bytes(11)
         body = writer_id + b"entry of %d" % name

@@ -1,4 +1,4 @@
-"""Record batches and names for the WAL's tests; their records mean nothing."""
+"""Record batches and names for the WAL's tests. The records have no meaning."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def batch(
     timestamp: int = 1_000,
     content: bytes = b"records",
 ) -> tuple[bytes, BatchHeader]:
-    """A batch's bytes and header; `content` stands for its records."""
+    """A batch's bytes and header. `content` takes the place of its records."""
     data = build_batch(
         content,
         attributes=TRANSACTIONAL_FLAG if transactional else 0,
@@ -92,12 +92,12 @@ METADATA = MetadataStamp(1, 0x12345678)
 
 
 def stamps(durable_end: int = 0) -> SlotStamps:
-    """The stamps of a writer with so many durable slots."""
+    """The stamps of a writer with this many durable slots."""
     return SlotStamps(Slot(durable_end), METADATA)
 
 
 def header(slot: int, previous_crc: int = 0, epoch: int = 1, created_ms: int = 0) -> ObjectHeader:
-    """A WAL object's header, with a writer id that says the slot."""
+    """A WAL object's header, whose writer id contains the slot."""
     return ObjectHeader(
         ObjectKind.DATA,
         incarnation(epoch),

@@ -101,7 +101,7 @@ class NaiveLog:
     def judge_marker(
         self, producer: int, epoch: int, coordinator_epoch: int, ordinal: int, version: int
     ) -> int | None:
-        """0: to be appended; None: a late duplicate; or Kafka's error code."""
+        """0 to append the batch, None for a late duplicate, or Kafka's error code."""
         coordinator = max((w.coordinator_epoch for w in self.known(producer)), default=NOTHING)
         if coordinator_epoch < coordinator:
             return 52

@@ -91,7 +91,7 @@ async def live(world: World, epoch: int, images: Recovered) -> None:
         assert first >= broker.writer.durable_end
         broker.store.resume()
         await clock.sleep(entropy.uniform(0.0, 40.0))
-        # A zombie that was never told finds out by itself, or has been killed above.
+        # A zombie that learned nothing finds out by itself, or was killed above.
         await asyncio.gather(running, *producers, return_exceptions=True)
         assert running.cancelled() or isinstance(broker.ended_by, Fenced | WalLost)
         await world.settled()
@@ -118,5 +118,5 @@ def test_acknowledged_values_survive_crashes_and_zombies(seed: int) -> None:
     with SimulatedLoop(seed) as loop:
         world = World(loop, seed, RATES)
         loop.run(history(world), seconds_max=100_000)
-    # A run in which nothing happened proves nothing.
+    # A run without any event proves nothing.
     assert sum(map(len, world.truth.acknowledged.values())) > 60

@@ -33,7 +33,8 @@ PRODUCERS = st.integers(1, 3)
 
 
 class PartitionLogMachine(RuleBasedStateMachine):
-    """Appends go into slots; slots become durable in order; now and then all is recovered."""
+    """Appends go into slots, which become durable in order. Now and then the whole log is
+    recovered."""
 
     @initialize()
     def open(self) -> None:
@@ -203,7 +204,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
         )
 
     def note(self, data: bytes, head: object, written: Written) -> None:
-        """Something was appended: it goes into the slot being filled, and into the model's list."""
+        """An appended entry goes into the slot being filled, and into the model's list."""
         self.buffer.add(
             BatchEntry(
                 PARTITION,
@@ -265,7 +266,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
         assert self.log.expire_producers(now_ms=10, expiration_ms=10) == len(expected)
         for producer in expected:
             self.naive.forgotten[producer] = len(self.naive.written)
-        # The WAL does not say that they are forgotten; an image does.
+        # The WAL does not record that producers are forgotten, but an image does.
         self.begin_tenure(1)
 
     @rule(step=st.integers(1, 3))

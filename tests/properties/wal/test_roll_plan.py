@@ -1,4 +1,4 @@
-"""For any backlogs the plan takes the due ones, and no more than it must."""
+"""For any backlogs, the plan takes exactly the due ones."""
 
 from __future__ import annotations
 

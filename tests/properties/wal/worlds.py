@@ -1,4 +1,4 @@
-"""Brokers that are nothing but a WAL, on a store that fails, in virtual time."""
+"""Brokers that consist of a WAL alone, on a store that fails, in virtual time."""
 
 from __future__ import annotations
 
@@ -182,11 +182,11 @@ class Broker:
         self.checkpointed.discard(self.logs.pop(partition))
 
     def changed(self, log: PartitionLog) -> None:
-        """A log tells of itself."""
+        """A log reports that it changed."""
         self.checkpointed.changed(log)
 
     def producers_changed(self, log: PartitionLog, more: int) -> None:
-        """A log tells of itself; nothing expires here."""
+        """A log reports that its producers changed. Producers do not expire here."""
 
     def _on_durable(self, slot: DurableSlot) -> None:
         self.durable_slots.append(slot)

@@ -102,14 +102,14 @@ class Actor:
     history: History
     settings: WorkloadSettings
     stopping: asyncio.Event
-    """No more is written."""
+    """No client writes any more."""
     closing: asyncio.Event
     """Everything was consumed: groups may be left."""
     entropy: Entropy
     kafka: Callable[[], Client]
     """A client of Tidelog's own library, beside the one that has single requests only."""
     bucket: Callable[[], Bucket]
-    """The bucket, to be read without a broker; nothing of it is known yet."""
+    """The bucket, to be read without a broker, as a new reader that knows nothing of it."""
 
     async def pause(self, mean_seconds: float) -> None:
         """Think for a while; at once when the run is ending."""

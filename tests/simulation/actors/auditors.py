@@ -1,4 +1,4 @@
-"""Auditors: after all faults are healed, they check that everything has come to rest."""
+"""Auditors: after all faults are healed, they check that all work has been done."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def audit_group(actor: Actor, group: str, members: int, keys: Iterable[Key
 async def _unrest(
     actor: Actor, client: Client, group: str, members: int, keys: Iterable[Key]
 ) -> str:
-    """The pending work; empty when there is none."""
+    """The pending work. Empty if there is none."""
     operation = actor.history.invoke(actor.name, "offsets", final=True)
     try:
         described = await describe_group(client, group)
@@ -126,7 +126,7 @@ async def audit_states(actor: Actor) -> None:
 
 
 async def _stored_transactions(client: Client) -> list[StoredTransaction]:
-    """The log, but for its beginning where a snapshot has taken the place of that."""
+    """The stored records, except those that a snapshot has replaced."""
     found = []
     for partition in (await client.topic(_STATE_TOPIC)).partitions:
         start = await list_offsets(client, _STATE_TOPIC, partition, EARLIEST)

@@ -33,7 +33,7 @@ _INSPECT_PAUSE_SECONDS_MEAN = 8.0
 
 
 class BucketReader:
-    """Takes views, plain and atomic ones, and reads all that they show."""
+    """Takes views, plain and atomic ones, and reads all their records."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
@@ -65,7 +65,7 @@ class BucketInspector:
 
 
 async def audit_bucket(actor: Actor) -> None:
-    """Nothing runs any more: the bucket is consistent, and shows all that was committed."""
+    """At the end, the bucket is consistent, and shows all committed records."""
     await inspect(actor)
     bucket = actor.bucket()
     topics = sorted({key.topic for key in actor.settings.all_keys})
@@ -77,7 +77,7 @@ async def look(
     actor: Actor, bucket: Bucket, topics: list[str], *, is_atomic: bool, final: bool = False
 ) -> None:
     """Take one view, recorded as one operation."""
-    # Each view begins where the log begins.
+    # Each view begins at the log's start.
     actor.history.assign(actor.name)
     operation = actor.history.invoke(actor.name, "view", final=final)
     operation.is_atomic = is_atomic
@@ -100,7 +100,8 @@ async def inspect(actor: Actor) -> None:
 
 
 async def _record(actor: Actor, operation: Operation, read: Callable[[], Awaitable[None]]) -> None:
-    """Nothing that is needed may be missing or wrong; a store may fail."""
+    """Make one operation of a read. A store may fail, but no needed object may be missing or
+    wrong."""
     try:
         await read()
     except StoreError as error:

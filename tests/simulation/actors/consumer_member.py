@@ -55,14 +55,14 @@ class ConsumerMember:
         self._settings = settings
         self._member_id = str(actor.entropy.uuid())
         self._lives = 0
-        """How often it has joined: put out, it comes back under the same id."""
+        """How often it has joined. A removed member comes back under the same id."""
         self._epoch = _JOIN_EPOCH
         self._told: frozenset[Place] = frozenset()
         """The assignment that the coordinator sent last."""
         self._has: frozenset[Place] = frozenset()
         """The partitions that it reads, and may commit."""
         self._said: frozenset[Place] | None = None
-        """The partitions that it reported; None if the report, or the answer, may be lost."""
+        """The partitions that it reported, or None if the report or its answer may be lost."""
         self._membership: GroupMembership | None = None
         self._beating = asyncio.Lock()
 

@@ -58,14 +58,14 @@ class Seat:
         self._beats = asyncio.create_task(beats, name=f"{self._actor.name} heartbeats")
 
     async def sleep(self) -> None:
-        """Send none."""
+        """Send no heartbeats."""
         if self._beats is not None:
             self._beats.cancel()
             await asyncio.wait({self._beats})
             self._beats = None
 
     async def join(self) -> None:
-        """Join the next generation, and go on where the group has committed."""
+        """Join the next generation, and continue at the group's committed offsets."""
         actor = self._actor
         self.positions = {}
         if isinstance(self.member, ConsumerMember):
@@ -85,7 +85,7 @@ class Seat:
         await self.rewind(membership)
 
     async def rewind(self, membership: GroupMembership) -> None:
-        """Go (back) to the offsets that the group has committed."""
+        """Move the positions to the group's committed offsets."""
         actor = self._actor
         self.positions = {}
         operation = actor.history.invoke(actor.name, "offsets")
@@ -102,7 +102,7 @@ class Seat:
             actor.history.assign(actor.name)
 
     async def leave(self) -> None:
-        """Say that the member goes."""
+        """Report that the member leaves."""
         try:
             await self.member.leave()
         except (RequestFailed, RequestRefused) as error:
@@ -142,14 +142,14 @@ class GroupReader:
             await self._read(seat)
             chance = actor.random.random() if not actor.stopping.is_set() else 1.0
             if chance < 0.004:
-                return  # A crash: the group has to notice by itself.
+                return  # A crash: the group has to notice it.
             if chance < 0.010:
                 await seat.leave()
                 return
             if chance < 0.015:
                 await self._stall(seat)
             if actor.stopping.is_set():
-                # At the end nothing comes any more after which it would commit again.
+                # At the end no more records arrive, after which the member would commit again.
                 is_due = is_owed or seat.positions != committed
             else:
                 is_due = seat.positions != committed and chance < 0.35

@@ -74,7 +74,7 @@ _FETCH_VERSIONS = (11, 12, 13, 17)
 
 
 class KafkaLogClient:
-    """See LogClient. Fetches have connections of their own, as they wait."""
+    """See LogClient. Fetches have separate connections, since they wait."""
 
     def __init__(
         self,
@@ -378,7 +378,7 @@ class KafkaLogClient:
         try:
             yield
         except errors.RequestFailed as error:
-            # The broker there may lead no more, or at another address.
+            # The broker there may no longer lead the partition, or may have another address.
             for key in [key for key, leader in self._leaders.items() if leader == address]:
                 del self._leaders[key]
             raise NoAnswer(error.why) from error

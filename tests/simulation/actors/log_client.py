@@ -75,8 +75,8 @@ class LogClient(Protocol):
         ...
 
     async def produce_and_end(self, batch: OutgoingBatch) -> tuple[int, int | None]:
-        """Append a batch and, behind it on the same connection and before it is answered, ask for
-        the log's end: the offset of the first record, and that end where it was told."""
+        """Append a batch and, on the same connection before its answer, ask for the log's end.
+        Returns the offset of the first record, and the end if the broker told it."""
         ...
 
     async def fetch(
@@ -95,7 +95,7 @@ class LogClient(Protocol):
         ...
 
     async def delete_records(self, key: Key, offset: int) -> int:
-        """Delete the records below an offset; where the log begins then."""
+        """Delete the records below an offset. Returns the new log start."""
         ...
 
     def forget(self) -> None:

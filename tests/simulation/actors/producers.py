@@ -26,7 +26,7 @@ class _Pipe:
     def __init__(self) -> None:
         self.next_sequence = 0
         self.broken = False
-        """A batch was given up: no sequence behind it can be accepted any more."""
+        """A batch was given up, so no later sequence can be accepted any more."""
         self._next_number = 0
         self._unresolved: deque[int] = deque()
         self._changed = asyncio.Event()
@@ -38,7 +38,7 @@ class _Pipe:
         return not self._unresolved or self._next_number - self._unresolved[0] < IN_FLIGHT_MAX
 
     def begin(self, records: int) -> int:
-        """A batch of so many records begins; its number."""
+        """A batch of this many records begins. Returns its number."""
         number = self._next_number
         self._next_number += 1
         self.next_sequence += records

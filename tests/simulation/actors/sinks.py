@@ -52,7 +52,7 @@ class QueryLog:
     batches: list[Operation] = field(default_factory=list)
 
     def current(self, actor: Actor) -> int | None:
-        """The number of the batch that is to be committed; None where no further one is to be."""
+        """The number of the batch that is to be committed, or None if there is no further batch."""
         if not self.batches or self.batches[-1].outcome is not Outcome.PENDING:
             if actor.stopping.is_set():
                 return None
@@ -60,7 +60,7 @@ class QueryLog:
         return len(self.batches) - 1
 
     def committed(self, actor: Actor, batch_id: int) -> None:
-        """Somebody was told that the batch is committed."""
+        """A driver learned that the batch is committed."""
         operation = self.batches[batch_id]
         if operation.outcome is Outcome.PENDING:
             actor.history.ok(operation)

@@ -1,4 +1,4 @@
-"""Topics that come and go under one name."""
+"""Topics that are created and deleted again and again under one name."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class TopicChurn:
 
 
 class WideTopics:
-    """Creates topics of many partitions that hold nothing, and deletes them again."""
+    """Creates topics of many partitions without records, and deletes them again."""
 
     def __init__(self, actor: Actor, partitions_max: int, topics_max: int) -> None:
         self._actor = actor

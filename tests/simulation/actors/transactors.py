@@ -121,7 +121,7 @@ class Instance:
         raise AssertionError("the last attempt returns")
 
     async def abort(self, operation: Operation, why: MustAbort | None) -> bool:
-        """Abort, on purpose or because it must be; whether the instance can go on."""
+        """Abort, on purpose or of necessity. Returns whether the instance can go on."""
         history = self.actor.history
         text = "on purpose"
         if why is not None:
@@ -223,7 +223,7 @@ class Transactor:
 
 
 async def end(instance: Instance, operation: Operation) -> bool:
-    """Commit, abort on purpose, or die; whether the instance can go on."""
+    """Commit, abort on purpose, or die. Returns whether the instance can go on."""
     actor = instance.actor
     chance = 1.0 if actor.stopping.is_set() else actor.random.random()
     if chance < 0.03:

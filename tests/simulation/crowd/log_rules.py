@@ -22,7 +22,7 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import Epoch
 
 STRIDE = 7
-"""Every so many entries the states are compared: each comparison costs a pass over the state."""
+"""The states are compared every this many entries, since a comparison walks through the state."""
 
 
 class LogRules:

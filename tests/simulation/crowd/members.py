@@ -36,7 +36,7 @@ class Member:
 
     @property
     def running(self) -> RunningBroker | None:
-        """The running broker; None if its process cannot answer now."""
+        """The running broker, or None if its process cannot answer now."""
         able = self.process.alive and not self.process.paused
         return self.broker.running if able else None
 
@@ -91,7 +91,7 @@ class Members:
         return None
 
     def unsettled(self) -> str | None:
-        """The brokers' pending work after the last fault; None if all is done."""
+        """The brokers' pending work after the last fault, or None if all is done."""
         running = [each for _, each in self.running()]
         if not running:
             return "no broker runs"

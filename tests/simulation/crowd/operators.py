@@ -136,7 +136,7 @@ class Operator:
         return info is not None and info.version < BROKER_VERSION
 
     def _is_settled(self) -> bool:
-        """Whether one broker runs at least, and knows of nothing that is left to do."""
+        """Whether at least one broker runs and knows of no pending work."""
         states = (broker.membership.state() for _, broker in self._members.running())
         state = next(states, None)
         return (

@@ -94,7 +94,7 @@ class CrowdWatch:
         await operator.settle()
 
     async def at_rest(self, cluster: SimulatedCluster) -> None:
-        """All comes to rest, and costs little then."""
+        """Check that all pending work ends, and that the cluster then makes few requests."""
         rules = self.members.rules
         give_up_at = cluster.loop.time() + SETTLE_SECONDS_MAX
         while (left := self.members.unsettled()) is not None:

@@ -141,8 +141,8 @@ class _Checker:
         return any(send.value in seen for send in operation.sends)
 
     def _may_commit_unproved(self, operation: Operation) -> bool:
-        """Whether a transaction may have been committed though no reader proves it: all that it
-        wrote may be gone."""
+        """Whether a transaction may have been committed although no reader proves it: all its
+        values may be gone."""
         return (
             operation.kind == "transaction"
             and operation.outcome is not Outcome.FAIL
@@ -340,7 +340,7 @@ class _Checker:
             yield Anomaly(f"{prefix}poll-skip", place)
 
     def _uncovered(self, operation: Operation, poll: Poll) -> Iterator[Anomaly]:
-        """Records in the range that a poll says it covered must be among its records."""
+        """The records of a poll include all records in the range that it says it covered."""
         found = {offset for offset, _ in poll.records}
         missing = self._missing(operation, poll, poll.start, poll.end, found)
         if missing:

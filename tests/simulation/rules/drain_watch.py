@@ -46,7 +46,7 @@ class DrainWatch:
 
 
 async def watch_drains(broker: Broker, environment: Environment) -> None:
-    """Note a violation for each such entry that the broker reads."""
+    """Note a violation for each forbidden move in an entry that the broker reads."""
     await broker.ready.wait()
     if broker.running is None:
         return

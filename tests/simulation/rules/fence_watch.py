@@ -13,7 +13,7 @@ _LOOKS_MAX = 5
 
 
 async def watch_fence(broker: Broker, environment: Environment) -> None:
-    """Note a violation if it goes on."""
+    """Note a violation if the fenced process goes on."""
     await broker.ready.wait()
     running = broker.running
     if running is None:

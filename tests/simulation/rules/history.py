@@ -245,7 +245,7 @@ class History:
         self.ok(self.invoke(process, "assign"))
 
     def violate(self, text: str) -> None:
-        """Something that no schedule excuses, found where it happened."""
+        """A fault that no schedule excuses, reported where it happened."""
         self.violations.append(text)
 
     def counts(self) -> Counter[str]:

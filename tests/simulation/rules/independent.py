@@ -8,7 +8,7 @@ from tidelog.records.buffers import Buffer
 from tidelog.records.records import Record
 
 _SNAPPY = 2
-"""kafka-python has no codec for it here; such batches are compared by their headers only."""
+"""kafka-python lacks a codec for these here, so only the headers of such batches are compared."""
 
 
 class ReadersDisagree(AssertionError):

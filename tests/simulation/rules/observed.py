@@ -48,7 +48,7 @@ class Observations:
         self._reads.append((process, key, offset, value))
 
     def history(self) -> History:
-        """The history; a write lies where a reader found it first."""
+        """The history. A write has the place at which a reader first found it."""
         history = History()
         places: dict[tuple[str, str], tuple[Key, int]] = {}
         for _, key, offset, value in self._reads:
@@ -61,7 +61,7 @@ class Observations:
                 history.ok(operation)
         for process, key, offset, value in self._reads:
             self._add_read(history, process, key, [(offset, _named(key.topic, value))])
-        # A partition of which nothing came was read too.
+        # Partitions without records were read too.
         for write in self._writes:
             for topic, value in write.values:
                 if (topic, value) not in places:

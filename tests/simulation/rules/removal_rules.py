@@ -42,7 +42,7 @@ class Removals:
         offsets: dict[str, dict[Key, set[int]]],
         must_commit: Callable[[Operation], bool],
     ) -> None:
-        """`offsets`: where each value was found, or acknowledged."""
+        """`offsets`: the places at which each value was found or acknowledged."""
         self._history = history
         self._offsets = offsets
         self.log_starts: dict[Key, int] = {}
@@ -76,7 +76,8 @@ class Removals:
         return self._sharing[key, shared]
 
     def may_be_compacted(self, key: Key, offset: int, value: str, reader: Operation | None) -> bool:
-        """Whether compaction may have taken a record before a reader was answered; None: by now."""
+        """Whether compaction may have taken a record before a reader was answered, or by now
+        (None)."""
         policy, shared = self.policy(key), shared_key(value)
         if not policy.compacts or shared is None:
             return False
@@ -92,7 +93,7 @@ class Removals:
         return age >= policy.delete_retention_ms / 1000 - SKEW_SECONDS
 
     def may_be_gone(self, send: Send) -> bool:
-        """Whether a committed value may be gone; also if its offset is not known."""
+        """Whether a committed value may be gone, even if its offset is not known."""
         return self.may_be_missing(send, self.log_starts.get(send.key, 0), None)
 
     def may_be_missing(self, send: Send, log_start: int, reader: Operation | None) -> bool:
@@ -123,7 +124,7 @@ def anomalies(history: History, removals: Removals) -> Iterator[Anomaly]:
 
 
 def _answers(operations: list[Operation]) -> Iterator[tuple[Operation, Poll, int]]:
-    """All that tells a log's start, in the order of completion."""
+    """All observations of log starts, in the order of completion."""
     done = [one for one in operations if one.outcome is Outcome.OK and one.completed is not None]
     for operation in sorted(done, key=lambda one: one.completed or 0):
         for poll in operation.polls:
@@ -132,7 +133,7 @@ def _answers(operations: list[Operation]) -> Iterator[tuple[Operation, Poll, int
 
 
 def _log_starts_back(operations: list[Operation]) -> Iterator[Anomaly]:
-    """No answer forgets where the log was known to begin."""
+    """No answer shows an earlier log start than was known before."""
     events: list[Event] = []
     for operation, poll, log_start in _answers(operations):
         events.append((operation.invoked, 1, poll.key, log_start, operation))

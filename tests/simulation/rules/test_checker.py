@@ -1,4 +1,4 @@
-"""Each rule of the checker finds the history that breaks it, and nothing in one that does not."""
+"""Each rule of the checker finds a history that breaks it, and accepts one that does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule on groups finds the history that breaks it, and nothing in one that does not."""
+"""Each rule on groups finds a history that breaks it, and accepts one that does not."""
 
 from __future__ import annotations
 

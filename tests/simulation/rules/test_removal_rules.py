@@ -18,7 +18,7 @@ POLICIES = {
 
 
 class Story:
-    """Writes a history by hand; time passes only where it is said."""
+    """Writes a history by hand. Time passes only when the story sets it."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -273,7 +273,7 @@ def test_an_atomic_view_shows_no_half_of_a_transaction() -> None:
         Poll(LATEST, 0, 0, [(0, "c#k1")]),
     )
     assert story.names() == set()
-    # Above the last stable offset, so that no other rule tells.
+    # The record is above the last stable offset, so that no other rule applies.
     story.view(Poll(AGED, 0, 1, [(0, "a")]), Poll(KEPT, 0, 0, []))
     assert story.names() == {"half-transaction"}
 

@@ -51,7 +51,7 @@ def anomalies(
 
 
 def _identities(operations: list[Operation]) -> Iterator[Anomaly]:
-    """(producer id, epoch) is issued to one instance; epochs never go back (5)."""
+    """Each (producer id, epoch) is issued to one instance. Epochs never go back (5)."""
     issued = [
         (operation, operation.identity)
         for operation in operations
@@ -87,7 +87,7 @@ def _identities(operations: list[Operation]) -> Iterator[Anomaly]:
 
 
 def _transitions(history: History) -> Iterator[Anomaly]:
-    """Every stored transition is legal (6), and nothing stays undecided at the end."""
+    """Every stored transition is legal (6), and no transaction stays undecided at the end."""
     states: dict[str, str] = {}
     for stored in history.transactions:
         before = states.get(stored.transactional_id)
@@ -190,7 +190,7 @@ def _decisions(history: History) -> Iterator[Anomaly]:
 
 
 def _outcomes(history: History, ended: list[Ended]) -> Iterator[Anomaly]:
-    """A transaction has one outcome everywhere, the one that its client was told (7)."""
+    """A transaction has one outcome in all partitions, and its client was told this outcome (7)."""
     writers = {
         send.value: operation
         for operation in history.operations

@@ -284,8 +284,8 @@ def _reassign_before_seal() -> list[Patch]:
 
 
 def _additions_when_appended() -> list[Patch]:
-    """A coordinator tells another broker of an addition that is not durable yet, which takes its
-    time (H2)."""
+    """A coordinator tells another broker of an addition that is not durable yet and becomes so late
+    (H2)."""
     deciding: set[Owner | None] = set()
 
     def add(**named: Any) -> AddPartitions:

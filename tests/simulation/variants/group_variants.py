@@ -23,7 +23,7 @@ _FENCING = frozenset(
 
 
 def _stale_commits() -> list[Patch]:
-    """A commit counts whichever generation it comes from."""
+    """A commit counts even if it comes from an earlier generation."""
     right = group_offsets.commit_error
 
     def commit_error(group: ClassicGroup, commit: CommitOffsets) -> ErrorCode:
@@ -55,7 +55,7 @@ def _offsets_forgotten() -> list[Patch]:
 
 
 class _LogWithOneMore:
-    """A stand-in for a coordinator's log that tells an end one record too far."""
+    """A wrapper of a coordinator's log that reports an end one record too far."""
 
     def __init__(self, log: SnapshottedLog) -> None:
         self.log = log

@@ -114,7 +114,7 @@ def _newer_records_early() -> list[Patch]:
     """A broker writes records that an earlier release, which still runs, cannot read."""
     return [
         (append_group, "check_readable", lambda *_: None),
-        # A drain looks itself, to tell the operator.
+        # A drain looks itself, to inform the operator.
         (draining, "lacking", lambda *_: []),
     ]
 

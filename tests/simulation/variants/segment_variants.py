@@ -71,7 +71,7 @@ def _retention_at_once() -> list[Patch]:
 
 
 def _hole_in_the_log() -> list[Patch]:
-    """Retention takes one segment more than lies below the log's start."""
+    """Retention takes one segment too many."""
     right = retention.segments_below
 
     def segments_below(segments: Sequence[TableSegment], log_start: int) -> tuple[SegmentName, ...]:
@@ -117,7 +117,7 @@ def _older_kept() -> list[Patch]:
 
 
 def _tombstones_at_once() -> list[Patch]:
-    """Compaction takes a tombstone the next time that it comes by."""
+    """The next compaction takes a tombstone."""
     return [(Round, "is_expired", lambda *_: True)]
 
 

@@ -115,7 +115,7 @@ def _promoted_on_abort() -> list[Patch]:
 
 
 def _unstable_offsets_shown() -> list[Patch]:
-    """No reader is told to wait for offsets that a transaction is about to change."""
+    """No reader has to wait for offsets that a transaction is about to change."""
     return [(CommittedOffsets, "pending_places", lambda *_: ())]
 
 

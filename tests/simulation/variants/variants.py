@@ -106,7 +106,7 @@ def _acknowledge_out_of_order() -> list[Patch]:
 
 
 def _once(told: Told) -> Told:
-    """Tell a producer the first time only."""
+    """Tell each producer only once."""
     left = [told]
 
     def tell(lost: WalLost | None = None) -> None:
@@ -122,7 +122,7 @@ def _succeed(future: asyncio.Future[None]) -> None:
 
 
 def _no_seal() -> list[Patch]:
-    """A take-over believes the first gap that it sees, and puts nothing there."""
+    """A take-over believes the first gap that it sees, and puts no seal there."""
 
     async def seal(store: ObjectStore, _clock: Any, _entropy: Any, dead: Any, *_: Any) -> WalEnd:
         floor = await newest_checkpoint(store, dead) or Slot(0)
@@ -199,7 +199,7 @@ def _watermark_ahead() -> list[Patch]:
 
 
 def _forget_producers() -> list[Patch]:
-    """A new owner knows nothing of producers."""
+    """A new owner has no state of producers."""
     right = PartitionLog.begin_tenure
 
     def begin_tenure(self: PartitionLog, leader_epoch: Any) -> None:

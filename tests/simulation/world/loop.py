@@ -33,14 +33,14 @@ from tests.simulation.world.trace import Trace
 T = TypeVar("T")
 
 START_SECONDS = 1000.0
-"""Virtual time does not begin at 0, so that nothing can mistake a time for "never"."""
+"""Virtual time does not begin at 0, so that no code can mistake a time for "never"."""
 STEP_SECONDS = 2e-6
 """The virtual time that one callback takes: time moves while code runs."""
 _STEPS_AT_ONCE_MAX = 200_000
 
 
 class Deadlock(AssertionError):
-    """Nothing is ready, no timer is set, and the main task is not done."""
+    """No callback is ready, no timer is set, and the main task is not done."""
 
 
 class DeadlineExceeded(AssertionError):
@@ -100,7 +100,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.close()
 
     def run(self, main: Coroutine[Any, Any, T], seconds_max: float | None = None) -> T:
-        """Run `main` outside all processes. DeadlineExceeded after so many virtual seconds."""
+        """Run `main` outside all processes. DeadlineExceeded after this many virtual seconds."""
         self._deadline = None if seconds_max is None else self._now + seconds_max
         result: T = self.run_until_complete(main)
         return result
@@ -119,7 +119,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return future.result()
 
     def run_forever(self) -> None:
-        """Run until stop() is called, nothing can ever happen again, or the deadline."""
+        """Run until stop() is called, no callback can ever run again, or the deadline."""
         self._check_open()
         if self._running or events._get_running_loop() is not None:
             raise RuntimeError("an event loop is running already")
@@ -203,7 +203,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._closed
 
     def close(self) -> None:
-        """Bury all that is left: nothing of this simulation runs afterwards."""
+        """Bury all remaining tasks: no code of this simulation runs afterwards."""
         if self._closed:
             return
         if self._running:

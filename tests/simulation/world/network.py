@@ -30,7 +30,7 @@ class NetworkSettings:
     slow_seconds_max: float = 0.2
     cut_probability: float = 0.1
     silent_death_probability: float = 0.25
-    """A process that dies takes its machine along: its peers hear nothing."""
+    """A process that dies takes its machine along, and its peers are not informed."""
 
 
 class SimulatedNetwork:
@@ -123,7 +123,7 @@ class SimulatedNetwork:
         """How many of `size` bytes go in the next segment."""
         if self._random.random() >= self.settings.cut_probability:
             return size
-        # Often within the first bytes, where length fields and headers are.
+        # Segments often end within the first bytes, where length fields and headers are.
         return self._random.randint(1, min(size, 12) if self._random.random() < 0.5 else size)
 
     def carries(self, transport: SimulatedTransport) -> bool:
@@ -139,7 +139,7 @@ class SimulatedNetwork:
         return list(dict.fromkeys(end.remote[0] for end in self._of_host(host)))
 
     def connected(self, one: str, other: str) -> bool:
-        """Whether no partition lies between two hosts and neither has gone silent."""
+        """Whether no partition lies between two hosts, and neither has fallen silent."""
         return frozenset((one, other)) not in self._partitions and not (
             self._silent_hosts and not self._silent_hosts.isdisjoint((one, other))
         )

@@ -123,7 +123,7 @@ class SimulatedFuture(asyncio.Future[Any]):
 
 
 def describe(task: asyncio.Task[Any]) -> str:
-    """The task's name and the chain of coroutines down to where it waits."""
+    """The task's name, and the chain of coroutines down to its present await."""
     places = []
     awaited: Any = task.get_coro()
     while awaited is not None:

@@ -73,7 +73,7 @@ class SimulatedProcess(Owner):
         self._end(Exit(killed=True))
 
     def kill_after_steps(self, steps: int) -> None:
-        """Kill it once it has run so many more callbacks, so between any two awaits."""
+        """Kill the process after this many more callbacks, so between any two awaits."""
         self.dies_at_step = self.steps + max(1, steps)
 
     def die(self) -> None:
@@ -99,7 +99,7 @@ class SimulatedProcess(Owner):
             self.loop.trace.record(self.loop.time(), f"process {self.name} is paused")
 
     def resume(self) -> None:
-        """Let it go on, with the world as it is now."""
+        """Let the process go on. The world may have changed meanwhile."""
         if self.alive and self.paused:
             self.paused = False
             self.loop.trace.record(self.loop.time(), f"process {self.name} goes on")
@@ -123,7 +123,7 @@ class SimulatedProcess(Owner):
         self.alive = False
         self.paused = False
         self.exit = how
-        # Held, so that nothing is collected, with its finally blocks, before it is buried.
+        # Keep the coroutines alive, so that their finally blocks do not run before they are buried.
         tasks = list(self.tasks.values())
         self.held.clear()
         self.loop.trace.record(self.loop.time(), f"process {self.name} {how}")

@@ -57,7 +57,7 @@ class StoreSettings:
     late_seconds_max: float = 30.0
     """How much later delayed and repeated writes arrive."""
     unknown_seconds_max: float = 5.0
-    """How long a caller waits before it is told that the outcome is unknown."""
+    """How long a caller waits before it learns that the outcome is unknown."""
     page_entries_max: int = 50
 
 
@@ -400,7 +400,7 @@ class ProcessStore:
         )
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: the store holds no resources."""
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:

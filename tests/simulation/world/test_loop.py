@@ -19,7 +19,7 @@ from tests.simulation.world.loop import (
 
 
 async def _jobs_in_sets(loop: SimulatedLoop) -> None:
-    """Work that would differ between runs if hashes, addresses or real time had any say."""
+    """Work that would differ between runs if hashes, addresses or real time mattered."""
     waiting: set[asyncio.Task[None]] = set()
 
     async def job(number: int) -> None:

@@ -46,7 +46,7 @@ class Peer(asyncio.Protocol):
         self.changed.set()
 
     async def read(self, size: int) -> bytes:
-        """Wait until so many bytes have come."""
+        """Wait until this many bytes have arrived."""
         while len(self.received) < size:
             self.changed.clear()
             await self.changed.wait()

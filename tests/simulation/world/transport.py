@@ -17,7 +17,7 @@ _READ_SIZE_HINT = 64 * 1024
 _HIGH_WATER_BYTES = 64 * 1024
 
 _Arrival = tuple[float, bytes | None]
-"""When it arrives, and the bytes; None is the end of the stream."""
+"""The time of arrival, and the bytes, or None for the end of the stream."""
 
 
 class Wire(Protocol):
@@ -91,7 +91,7 @@ class SimulatedTransport(asyncio.Transport):
         self._protocol = protocol
         protocol.connection_made(self)
         if self._closed:
-            # The other end gave up before this one came to accept.
+            # The other end gave up before this end accepted the connection.
             self._tell_lost()
         self._schedule_read()
 
@@ -195,7 +195,7 @@ class SimulatedTransport(asyncio.Transport):
             self._loop.call_soon(self._lose, error, context=self._context)
 
     def vanish(self) -> None:
-        """The process is gone: this end exists no more, and makes no calls."""
+        """The process is gone: this end no longer exists, and makes no calls."""
         self._closed = self._closing = True
         self._buffer.clear()
         self._arrivals.clear()

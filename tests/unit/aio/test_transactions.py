@@ -68,7 +68,7 @@ async def send_all(producer: Producer, topic: str, *sent: str) -> None:
 async def cancel_in_commit(producer: Producer, client: HeldClient, topic: str) -> None:
     """A transaction whose task is cancelled while the commit request is on its way."""
     task = asyncio.create_task(send_all(producer, topic, "a", "b"))
-    # A transaction that fails before its commit is told as such, not waited for.
+    # A transaction that fails before its commit raises the error at once.
     task.add_done_callback(lambda _: client.asked.set())
     await asyncio.to_thread(client.asked.wait)
     task.cancel()

@@ -83,7 +83,7 @@ class Renewal:
 
 
 class NothingToGive:
-    """Gives no partition away: without a data path there is none."""
+    """Gives no partition away, since a broker without a data path has none."""
 
     under_way: Mapping[TopicPartition, Epoch] = MappingProxyType({})
 
@@ -92,7 +92,7 @@ class NothingToGive:
 
 
 class NothingToOpen:
-    """Opens no partition: without a data path there is none."""
+    """Opens no partition, since a broker without a data path has none."""
 
     opening: Sequence[TopicPartition] = ()
 

@@ -167,7 +167,7 @@ class ColdLog:
         return added
 
     async def put_segment(self, log: bytes, base: int, next_offset: int) -> Segment | None:
-        """Make a segment of batches; None if it would have no rows."""
+        """Make a segment of batches. Returns None if it would have no rows."""
         writer = SegmentWriter(PARTITION, base)
         for rows in decode_rows(log, aborted=self.aborted):
             writer.write(rows)
@@ -228,12 +228,12 @@ class ColdLog:
 
 
 def headers_in(read: PartitionRead) -> list[BatchHeader]:
-    """The headers of the batches that came."""
+    """The headers of the batches in an answer."""
     return [header for _, header in iterate_batches(b"".join(read.found.buffers))]
 
 
 def received(read: PartitionRead, offset: int) -> tuple[list[Record], int]:
-    """A client's reading of an answer: its records, and the offset where it goes on (KIP-98)."""
+    """Read an answer as a client does: its records, and the next position (KIP-98)."""
     data = b"".join(read.found.buffers)
     pending = sorted(read.aborted or (), key=lambda each: each.first_offset)
     ignored: set[int] = set()

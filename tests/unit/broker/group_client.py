@@ -43,7 +43,7 @@ def world(**settings: object) -> World:
 
 
 async def ask(broker: OneBroker, handler: Any, request: Request[R], version: int) -> R:
-    """Ask as a client of that version would: request and answer go over the wire."""
+    """Ask as a client of that version does: request and answer are encoded and decoded."""
     sent = b"".join(map(bytes, encode(request, version)))
     received = decode(type(request), sent, version)
     response = await handler(services_of(broker.broker, handler), received, broker.context(version))

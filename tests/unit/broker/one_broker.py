@@ -280,7 +280,7 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    """Wait for something that comes about by itself."""
+    """Wait for a condition that other tasks bring about."""
     for _ in range(1_000_000):
         if is_so():
             return

@@ -25,7 +25,7 @@ SETTINGS = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partit
 
 
 class Killed(Exception):
-    """The process is gone."""
+    """The process is killed."""
 
 
 class KillAt:
@@ -92,7 +92,7 @@ async def settled(one: OneBroker, offset: int, partition: int = 0) -> None:
 
 
 async def decided(one: OneBroker, offset: int) -> None:
-    """Wait until the last stable offset has come so far."""
+    """Wait until the last stable offset has reached this offset."""
     await until(lambda: hosted(one).log.last_stable_offset >= offset)
 
 
@@ -102,7 +102,7 @@ async def flush_all(one: OneBroker, partitions: int) -> None:
 
 
 class ShakyStore(MemoryStore):
-    """Refuses puts of some keys so many times."""
+    """Refuses the next puts of some keys."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())

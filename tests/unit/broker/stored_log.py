@@ -182,7 +182,7 @@ class StoredLog:
         )
 
     async def read(self, partitions: Sequence[int], *, partition_bytes: int = MIB) -> int:
-        """Go through partitions to their ends, as a client does; the number of fetches."""
+        """Read partitions to their ends, as a client does. Returns the number of fetches."""
         offsets = dict.fromkeys(partitions, 0)
         fetches = 0
         while any(offset < self._slots for offset in offsets.values()):
@@ -204,7 +204,7 @@ class StoredLog:
 
 
 def log_without_tables(reader: LogReader) -> TieredLog:
-    """For logs of which nothing is in a table."""
+    """A log without records in tables."""
     store, offload = MemoryStore(SystemClock()), InlineOffload()
     state = cast(ClusterState, SimpleNamespace(topics={}))
     tables = Tables(lambda: state, store, SystemClock(), SeededEntropy(1), offload, 600.0)
@@ -225,6 +225,6 @@ def offsets_in(read: PartitionRead) -> list[int]:
 
 
 async def settle() -> None:
-    """Let all tasks go on that can."""
+    """Let all tasks run that can."""
     for _ in range(50):
         await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from tidelog.errors import CorruptObject, without_frames
 
 
 class Bytes:
-    """Something large that is at hand where it fails."""
+    """A large object in the frame of the failure."""
 
 
 def failed() -> tuple[CorruptObject, list[weakref.ref[Bytes]]]:

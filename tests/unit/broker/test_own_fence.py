@@ -1,4 +1,4 @@
-"""A broker that reads in the metadata log that it was fenced ends at once, and says why (C9)."""
+"""A broker that reads its own fence in the metadata log ends at once, and names the reason (C9)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_broker_that_reads_its_fence_ends_and_is_recovered_from() -> None:
             async with connected(one) as pipe:
                 await pipe.ask(produced(b"acknowledged"))
                 entry = await fence(here.store, one)
-                # Its WAL is not sealed yet: only the metadata log can tell.
+                # The broker's WAL is not sealed yet, so only the metadata log tells of the fence.
                 await one.broker.membership.metadata.refresh()
                 assert not one.broker.membership.may_serve_reads()
                 assert (await one.offsets(-1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -102,7 +102,7 @@ class Producer:
 
 
 def wire_requests(command: Command, producer: Producer) -> Iterator[WireRequest]:
-    """All that a client could send to say this."""
+    """All requests by which a client could send this command."""
     match command:
         case InitProducer():
             who = producer.stands_for(command.identity)
@@ -225,7 +225,7 @@ def end_request(key: str, who: Identity, version: int, *, commit: bool) -> WireR
 
 
 def codes_of(response: Response) -> list[ErrorCode]:
-    """All error codes of an answer, each partition's where there are any."""
+    """All error codes of an answer, including those of partitions."""
     if isinstance(response, AddPartitionsToTxnResponse):
         topics = [
             *response.results_by_topic_v3_and_below,
@@ -269,8 +269,8 @@ class States:
         return found
 
     async def new(self, state: TransactionState, version: int) -> Producer:
-        """A transactional id in this state, at an epoch to which its producer has gone on from the
-        one before; `version`: of the transactions that it has run."""
+        """A transactional id in this state, whose producer has moved on to a later epoch. `version`
+        is that of its transactions."""
         self._count += 1
         producer = Producer(f"t{self._count}", ANONYMOUS)
         producer = await self._initialised(producer)

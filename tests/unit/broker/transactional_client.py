@@ -47,7 +47,7 @@ GROUP = "g"
 
 
 async def ask(broker: OneBroker, handler: Any, request: Request[R], version: int) -> R:
-    """Ask as a client of that version would: request and answer go over the wire."""
+    """Ask as a client of that version does: request and answer are encoded and decoded."""
     sent = b"".join(map(bytes, encode(request, version)))
     received = decode(type(request), sent, version)
     response = await handler(services_of(broker.broker, handler), received, broker.context(version))
@@ -83,7 +83,7 @@ class TransactionalClient:
         self.sequences: dict[tuple[str, int], int] = {}
 
     async def init(self, timeout_ms: int = 60_000, *, goes_on: bool = False) -> ErrorCode:
-        """Take the transactional id over; or go on from the own identity (KIP-360)."""
+        """Take the transactional id over, or continue with the own identity (KIP-360)."""
         await find(self.broker, self.transactional_id, 1)
         while True:
             request = InitProducerIdRequest(

@@ -139,7 +139,7 @@ async def roll(store: ObjectStore, topic: str = TOPIC) -> None:
 
 
 async def roll_and_checkpoint(store: ObjectStore, broker: OneBroker, topic: str = TOPIC) -> None:
-    """A roll that the broker knows of, and that its next checkpoint tells."""
+    """Roll, and tell the broker of the roll. The next checkpoint has it."""
     await roll(store, topic)
     bucket = await opened(store)
     topic_id = bucket.topic(topic).topic_id
@@ -156,6 +156,6 @@ async def checkpoint(broker: OneBroker) -> None:
 
 
 async def settle() -> None:
-    """Let all tasks go on that can."""
+    """Let all tasks run that can."""
     for _ in range(200):
         await asyncio.sleep(0)

@@ -114,7 +114,7 @@ def test_a_drain_of_no_broker_is_named(two: list[BrokerProcess]) -> None:
 
 
 def test_a_drain_that_takes_too_long_names_the_remaining_partitions(tmp_path: Path) -> None:
-    """The drained broker is stopped, so it gives nothing away until it is continued."""
+    """The drained broker is paused, so it gives no partition away until it is resumed."""
     url = f"file://{tmp_path / 'bucket'}"
     with (
         BrokerProcess.start(url, tmp_path / "log1") as first,

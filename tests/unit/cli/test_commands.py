@@ -127,7 +127,7 @@ def test_an_http_port_as_bootstrap_is_named(command: Command, broker: BrokerProc
 def test_several_brokers_may_be_named(
     command: Command, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one is tried if one refuses, or is none."""
+    """If one broker refuses or does not exist, the client tries the next."""
     nowhere = "127.0.0.1:1"
     assert command("topics", "create", "named", "--bootstrap", broker.kafka).code == 0
     for bootstrap in (
@@ -163,7 +163,7 @@ def test_settings_of_a_topic_are_listed_and_altered(command: Command) -> None:
     shown = command("configs", "list", "--topic", "altered", "--all").out.splitlines()
     assert shown[0].split() == ["NAME", "VALUE", "SOURCE"]
     assert "default" in {line.split()[-1] for line in shown}
-    # All or none.
+    # All topics or none.
     wrong = command("topics", "alter", "altered", "retention.ms=9", "retention.mz=1")
     assert wrong.code == 1
     assert "retention.mz" in wrong.err

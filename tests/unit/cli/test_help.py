@@ -69,7 +69,7 @@ def test_each_command_has_examples_and_no_other_has() -> None:
 def test_an_example_is_taken_as_it_is(
     words: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The file of an example does not exist here, and nothing of it counts.
+    # The file of an example does not exist here, and its contents do not matter.
     monkeypatch.setattr("tidelog.cli.broker_client.read_properties", lambda _: {})
     monkeypatch.setenv("PASSWORD", "a-long-secret")
     before, _, behind = line.rpartition("| ")

@@ -47,7 +47,7 @@ def command(
 
 
 def rows(result: Result) -> list[str]:
-    """The rows of a table, columns one space apart; none without a table."""
+    """The rows of a table, with columns one space apart, or no rows without a table."""
     assert (result.code, result.err) == (0, "")
     if result.out == "none\n":
         return []

@@ -198,7 +198,7 @@ def test_a_hanging_transaction_is_aborted_by_its_producer(lost: Lost, command: C
         "coordinator_epoch": -1,
     }
     assert use(lost, lambda client: stable(client, 1)) == 2
-    # Its epoch goes up; the old one can end nothing more.
+    # The producer's epoch rises, and the old epoch can end no transaction any more.
     newer = ("--producer-id", producer_id, "--producer-epoch", "5", "--coordinator-epoch", "3")
     assert command("abort", *place, *newer).code == 0
     fenced = command("abort", *place, *wrong, "3")

@@ -1,4 +1,4 @@
-"""A broker that answers as a test tells it to, over the production codec, on any Network."""
+"""A broker that answers by a script, through the production codec, on any Network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.protocol.schemas.cluster.api_versions import (
 from tidelog.protocol.wire import Buffer
 
 Answer: TypeAlias = Response | bytes | None
-"""A response, raw bytes to be sent as they are, or nothing at all."""
+"""A response, raw bytes to be sent as they are, or no answer."""
 Handler: TypeAlias = Callable[[Any], Answer]
 
 

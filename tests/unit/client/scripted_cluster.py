@@ -39,7 +39,7 @@ FLIGHTS = UUID(int=77)
 
 
 class ScriptedCluster:
-    """Brokers by id. `leaders` maps topic -> leader of each partition (-1: none)."""
+    """Brokers by id. `leaders` maps a topic to the leader of each partition, or -1 for none."""
 
     def __init__(self, brokers: dict[int, ScriptedBroker]) -> None:
         self.brokers = brokers

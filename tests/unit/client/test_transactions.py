@@ -96,7 +96,7 @@ def test_in_the_first_version_a_partition_is_enlisted_once_before_its_first_batc
             await producer.commit()
         once = ["AddPartitionsToTxn", "Produce", "Produce", "AddPartitionsToTxn", "Produce"]
         assert brokers.sent() == [*once, "EndTxn"] * 2
-        # The epoch stays, and with it the sequences go on.
+        # The epoch stays, so the sequences continue.
         assert {each.producer_epoch for each in brokers.batches} == {0}
         assert [each.base_sequence for each in brokers.batches] == [0, 3, 0, 4, 7, 1]
         assert all(each.is_transactional for each in brokers.batches)

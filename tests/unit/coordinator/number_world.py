@@ -120,7 +120,7 @@ class Log:
     faults: int = 0
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     begins_at: int = 0
-    """Below it nothing is kept."""
+    """The log keeps no records below this offset."""
     fault: CorruptObject | None = None
 
     @property

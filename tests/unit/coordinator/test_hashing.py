@@ -1,4 +1,4 @@
-"""Keys come to the partitions that Kafka's brokers compute."""
+"""Keys belong to the partitions that Kafka's brokers compute."""
 
 from __future__ import annotations
 

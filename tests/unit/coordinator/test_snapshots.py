@@ -249,7 +249,8 @@ def test_batches_that_the_snapshot_holds_are_passed_over() -> None:
 
 
 def test_a_late_snapshot_of_a_predecessor_is_right() -> None:
-    """Its offset counts, not when it came; a lower one that came later is passed over."""
+    """A snapshot's offset counts, not its time. A snapshot with a lower offset is ignored, even if
+    it came later."""
     store = Store((100, 2))
     store.place(1, snapshot(50, 1))
 

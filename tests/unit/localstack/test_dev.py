@@ -1,4 +1,5 @@
-"""`tidelog dev` starts brokers and a store, says how to connect, and leaves nothing behind."""
+"""`tidelog dev` starts brokers and a store, prints how to connect, and leaves no process or file
+behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that are filled once, by the first process that comes."""
+"""Folders that the first process fills, once."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_records_are_read_as_views_of_the_frame(version: int) -> None:
     assert isinstance(records, memoryview)
     assert len(records) == 5000
     assert records.obj is frame
-    # The broker stamps offsets into the batches where they lie.
+    # The broker writes offsets into the batches in place.
     records[0] = 0x22
     assert frame.count(0x22) == 1
 

@@ -85,7 +85,8 @@ def _compare_field(field: Field, version: int, theirs: Any) -> None:
 
 
 def _default(field: Field, theirs: Any) -> object:
-    """kio's default; where Kafka's schema names none it is zero, empty or, for records, null."""
+    """kio's default. If Kafka's schema names none, the default is zero, empty or, for records,
+    null."""
     if theirs.default is dataclasses.MISSING:
         return {
             WireKind.FIXED: 0,

@@ -137,7 +137,7 @@ def test_the_widest_zstd_window_is_read() -> None:
 
 
 def bomb(codec: Compression, size: int) -> bytes:
-    """Zeros, in the form that says least of how many they are."""
+    """Zeros, in the form that reveals the least about their number."""
     zeros = bytes(size)
     match codec:
         case Compression.GZIP:

@@ -179,7 +179,7 @@ def test_rows_outside_the_range_are_a_mistake() -> None:
 
 
 def test_elements_under_a_null_list_are_no_headers() -> None:
-    """Arrow lets a null list's offsets span elements; other writers may leave such."""
+    """Arrow permits a null list whose offsets span elements, and other writers may produce one."""
     rows = one(batch_at(0, count=2))
     offsets = pa.py_buffer(np.array([0, 1, 2], np.int32))
     bitmap = pa.py_buffer(b"\x02")
@@ -195,7 +195,8 @@ def test_elements_under_a_null_list_are_no_headers() -> None:
 
 
 def test_encoding_rows_does_not_import_pandas() -> None:
-    """Arrow does for some conversions where it is installed: half a second, and memory for good."""
+    """Arrow imports pandas for some conversions if it is installed. This costs half a second, and
+    memory for ever."""
     program = (
         "import sys\n"
         "from tidelog.records.records import NewRecord, encode_batch\n"

@@ -22,7 +22,7 @@ FORBIDDEN = {
         r"/tm[p]/\w",
         r"[A-Z]:\\User[s]",
     ],
-    # npm writes none into its lock with omit-lockfile-registry-resolved=true.
+    # npm writes no URLs into its lock file with omit-lockfile-registry-resolved=true.
     "the host of a package index (each machine has its own)": [
         r"pyp[i]\.org",
         r"pythonhoste[d]\.org",

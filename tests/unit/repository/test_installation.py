@@ -62,7 +62,8 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(python: Path, cwd: Path) -> list[Path]:
-    """Import every package from `cwd`, run the command; where the modules were found."""
+    """Import every package from `cwd`, and run the command. Returns where the modules were
+    found."""
     paths = json.loads(run(python, "-c", IMPORT_ALL, cwd=cwd))
     version = PROJECT["project"]["version"]
     assert version in run(python.parent / "tidelog", "version", cwd=cwd)

@@ -1,4 +1,4 @@
-"""The folders, the packaging and the import rules say the same thing."""
+"""The folders, the packaging and the import rules agree."""
 
 from __future__ import annotations
 

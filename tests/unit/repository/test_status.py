@@ -54,7 +54,8 @@ def make_targets() -> set[str]:
 
 
 def fault_of(proof: str) -> str | None:
-    """None if the proof exists: a make target, a test file, or a test in it."""
+    """The fault of a proof, or None if it exists: as a make target, a test file, or a test in
+    one."""
     if proof.startswith("make "):
         return None if proof.split()[1] in make_targets() else "no such target in the Makefile"
     path, _, test = proof.partition("::")

@@ -64,7 +64,7 @@ Story = Callable[[OneBroker, ObjectStore], Awaitable[None]]
 
 
 class SparkWorld:
-    """A bucket in a folder. A broker runs on it only while a story is told."""
+    """A bucket in a folder. A broker runs on it only during a story."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

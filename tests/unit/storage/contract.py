@@ -1,4 +1,4 @@
-"""The promises of every ObjectStore, as tests: a subclass says how a fresh store is made."""
+"""The promises of every ObjectStore, as tests. A subclass defines how a fresh store is made."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNUSUAL_KEYS = ["a b", "ä/ö", "p=1/x", "a%20b", "a+b", "a?b#c", "~", "-._", "a
 
 
 def run(make_store: MakeStore, story: Callable[[ObjectStore], Awaitable[T]]) -> T:
-    """Tell a story with a fresh store."""
+    """Run a story with a fresh store."""
 
     async def main() -> T:
         store = make_store()
@@ -58,7 +58,7 @@ class ObjectStoreContract:
     starts_after_directories = True
     """Whether `start_after` may be a directory's name: not in SeaweedFS."""
     has_no_directories = True
-    """Whether `a` and `a/b` can both be objects: not where directories are files."""
+    """Whether `a` and `a/b` can both be objects. They cannot if directories are files."""
 
     def test_an_object_is_read_back_with_size_and_version(self, make_store: MakeStore) -> None:
         async def story(store: ObjectStore) -> None:

@@ -30,7 +30,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Read the request and answer nothing."""
+    """Read the request, and send no answer."""
 
 
 Act = Answer | Break | Hang
@@ -56,7 +56,7 @@ def stored(etag: str = '"e1"') -> Answer:
 
 @dataclass
 class ScriptedServer:
-    """Serves on loopback until closed. `requests` has the head of each request, as it came."""
+    """Serves on loopback until closed. `requests` has the head of each request, as it arrived."""
 
     script: list[Act]
     requests: list[str] = field(default_factory=list)
@@ -113,7 +113,7 @@ class ScriptedServer:
                 while self._serve_one(connection):
                     pass
             except OSError:
-                # The client has gone.
+                # The client has closed the connection.
                 return
 
     def _serve_one(self, connection: socket.socket) -> bool:

@@ -68,7 +68,7 @@ class World:
 
 
 def tell(story: Callable[[World], Awaitable[None]], seed: int = 1) -> None:
-    """Run a story in virtual time; nothing that it started is left over or fails unseen."""
+    """Run a story in virtual time. No task of it may be left over or fail unseen."""
 
     async def main(loop: SimulatedLoop) -> None:
         world = World(loop)
@@ -189,7 +189,7 @@ def test_unreadable_until_the_deadline_is_undecided_either_way() -> None:
 
 
 def test_one_lost_request_makes_later_refusals_undecided_too() -> None:
-    """The lost request may still arrive: a store that refuses the rest proves nothing."""
+    """The lost request may still arrive: a store that refuses all later ones proves nothing."""
 
     async def story(world: World) -> None:
         world.store.plan("put", StoreFault.LATE, *[StoreFault.REFUSED] * 100)

@@ -67,7 +67,7 @@ def test_a_reading_waits_little_for_messages_that_do_not_come(
     with Broker() as broker:
         topic = broker.topic(2)
         with Producer(broker.bootstrap, transactional_id="one") as producer, producer.transaction():
-            # Behind the message lies the transaction's marker; the other partition is empty.
+            # The transaction's marker is behind the message. The other partition is empty.
             producer.send(topic, "a", partition=0)
         assert [message.value for message in broker.read(topic)] == [b"a"]
         assert [each.value for each in broker.read(topic, fetch_max_wait_ms=20)] == [b"a"]

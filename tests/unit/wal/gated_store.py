@@ -1,4 +1,4 @@
-"""A store that holds puts back until it is told to let them go."""
+"""A store that holds puts back until a test lets them go."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GatedStore:
         return [key for key, gate in self._gates.items() if not gate.is_set()]
 
     def release(self, key: str) -> None:
-        """Let one put go."""
+        """Let one put go through."""
         self._gates[key].set()
 
     def hold(self, part: str) -> None:
@@ -42,7 +42,7 @@ class GatedStore:
         self._held = part
 
     def open(self) -> None:
-        """Let all go, from now on."""
+        """Let all puts go through, from now on."""
         self.is_open = True
         self._held = None
         for gate in self._gates.values():

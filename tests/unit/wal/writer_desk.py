@@ -65,7 +65,7 @@ class Desk:
         return [e.base_offset for e in check_body(self.key(slot), stored.data).entries()]
 
     async def tick(self, seconds: float = 0.001) -> None:
-        """Let everything that is ready run, and so much time pass."""
+        """Let all ready tasks run, and let this much time pass."""
         await self.clock.sleep(seconds)
 
     @asynccontextmanager
@@ -85,7 +85,7 @@ def story(
     settings: WalSettings | None = None,
     wrap: Callable[[MemoryStore, SimulatedClock], ObjectStore] | None = None,
 ) -> Desk:
-    """Tell a story in virtual time."""
+    """Run a story in virtual time."""
     with SimulatedLoop(1) as loop:
         desk = Desk(loop, settings, wrap)
 

@@ -48,7 +48,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def ended(pid: int) -> bool:
-    """Whether our child is gone, and has been waited for."""
+    """Whether our child process has ended and has been waited for."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -57,7 +57,7 @@ def ended(pid: int) -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that comes about by itself."""
+    """Wait for a condition that other code brings about."""
     for _ in range(10_000_000):
         if condition():
             return

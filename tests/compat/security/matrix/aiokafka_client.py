@@ -23,7 +23,7 @@ class _Token(AbstractTokenProvider):  # type: ignore[misc]
 
 
 class AioKafkaClient:
-    """Its error says that it could not connect; its log says why."""
+    """The error only says that the client could not connect. The log has the reason."""
 
     name = "aiokafka"
     mechanisms = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"})

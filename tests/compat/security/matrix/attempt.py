@@ -77,7 +77,7 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def logged(name: str) -> Iterator[list[str]]:
-    """The warnings of a library that tells its user no more in its errors."""
+    """The warnings of a library whose errors lack the reason."""
     logger, handler = logging.getLogger(name), _Lines()
     logger.addHandler(handler)
     try:

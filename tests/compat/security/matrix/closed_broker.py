@@ -42,7 +42,7 @@ class ClosedBroker:
     addresses: dict[str, str]
     authority: Authority
     stranger: Authority
-    """An authority that signed nothing of the broker's."""
+    """An authority that has signed no certificate of the broker."""
     issuer: Issuer
 
     def create_topic(self, name: str) -> None:
@@ -51,7 +51,8 @@ class ClosedBroker:
         admin.create_topics([NewTopic(name, 1)])[name].result(SECONDS_MAX)
 
     def attempts(self, topic: str, mechanisms: frozenset[str]) -> list[Attempt]:
-        """All that must work, then all that must fail, for a client with these mechanisms."""
+        """All attempts that must succeed, then all that must fail, for a client with these
+        mechanisms."""
         trusted, tls = str(self.authority.trusted), self.addresses["TLS"]
         users = self.addresses["USERS"]
         certificate = str(self.authority.issue(USER))

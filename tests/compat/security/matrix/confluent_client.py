@@ -19,7 +19,7 @@ TOKEN_SECONDS = 300
 
 
 class ConfluentClient:
-    """Tokens come from its callback."""
+    """Tokens come from this client's callback."""
 
     name = "confluent-kafka"
     mechanisms = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"})

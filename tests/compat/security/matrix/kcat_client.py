@@ -68,7 +68,7 @@ def _served(attempt: Attempt) -> Outcome:
     own_id = f"{attempt.topic} {attempt.name}"
     topic = ("-t", attempt.topic)
     _output(attempt, "-P", *topic, text=alone)
-    # With a transactional id all that kcat reads is one transaction.
+    # With a transactional id, kcat puts all its input into one transaction.
     _output(attempt, "-P", *topic, text=in_transaction, **{"transactional.id": own_id})
     settings = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
     consumed = _output(attempt, "-q", "-e", "-G", own_id, attempt.topic, **settings).splitlines()

@@ -1,4 +1,5 @@
-"""The verdict on a bucket that is written for an hour goes by the load, not by objects alone."""
+"""The verdict on a bucket that was written for an hour depends on the load, and not on the number
+of objects alone."""
 
 from __future__ import annotations
 

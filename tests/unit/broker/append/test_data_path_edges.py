@@ -328,7 +328,7 @@ class SlowCheckpoints(MemoryStore):
 
 
 def test_an_answered_request_lets_its_records_go_at_once() -> None:
-    """Circles of objects would keep them until the garbage collector comes."""
+    """Circles of objects would keep the buffers until the garbage collector runs."""
 
     async def story() -> None:
         async with new_world().broker() as one:

@@ -1,5 +1,5 @@
-"""A partition leaves, and comes back as another object, while something waits to be appended: that
-is refused, not acknowledged into a log without readers (C3)."""
+"""A partition leaves and comes back as another object, while a batch waits to be appended. The
+batch is refused, and not acknowledged into a log without readers (C3)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ LARGE = batch(bytes(LARGE_BYTES))
 
 
 class HeldOffload(InlineOffload):
-    """Does its work when it is let go."""
+    """Does its work when the test lets it go."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Semaphore(0)

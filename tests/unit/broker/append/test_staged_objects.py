@@ -1,4 +1,4 @@
-"""Staged objects on a whole broker: which are adopted or refused, and where their records go."""
+"""Staged objects on a whole broker: which are adopted or refused, and the logs of their records."""
 
 from __future__ import annotations
 

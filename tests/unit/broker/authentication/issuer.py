@@ -67,7 +67,7 @@ class Issuer:
     def token(
         self, name: object = "alice", *, seconds: float = 300, headers: Any = None, **claims: object
     ) -> str:
-        """A token, good for some seconds. A claim None is left out."""
+        """A token that is good for some seconds. A claim of None is left out."""
         now = int(time.time())
         all_claims = {
             "iss": ISSUER,

@@ -194,7 +194,7 @@ def test_a_broker_without_permission_or_password_is_refused_by_other_brokers(
 ) -> None:
     async def story() -> None:
         world = await with_user(MemoryStore(SystemClock()))
-        # A broker that ends would go on trying to give its partitions away.
+        # A broker that ends would otherwise keep trying to give its partitions away.
         more = change | {"controlled_shutdown_enable": False}
         settings = protected(tmp_path, "SASL_PLAINTEXT", "SCRAM-SHA-512", **more)
         world.settings = BrokerSettings.of(**settings)
@@ -210,7 +210,8 @@ def test_a_broker_without_permission_or_password_is_refused_by_other_brokers(
 
 
 def test_a_new_login_is_rolled_out_broker_by_broker(tmp_path: Path) -> None:
-    """Brokers of the old and of the new login reach each other; in the end the old user goes."""
+    """Brokers with the old and with the new login reach each other. In the end the old user is
+    deleted."""
     mechanism, successor = ScramMechanism.SCRAM_SHA_512, "broker 2"
     old = protected(
         tmp_path,

@@ -27,7 +27,7 @@ MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 async def configs(address: str, **login: str) -> str:
-    """All that DescribeConfigs tells of the broker."""
+    """All values that DescribeConfigs returns for the broker."""
     host, _, port = address.rpartition(":")
     properties = {"security.protocol": "SASL_PLAINTEXT"} | {
         name.replace("_", "."): value for name, value in login.items()

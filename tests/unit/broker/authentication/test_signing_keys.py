@@ -1,4 +1,4 @@
-"""When a key set is read, and which keys are in force meanwhile. In virtual time."""
+"""When a key set is read, and which keys are in force between two reads. In virtual time."""
 
 from __future__ import annotations
 

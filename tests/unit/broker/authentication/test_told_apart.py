@@ -1,5 +1,5 @@
-"""An attacker learns no user's name from work, and gains nothing by a weaker mechanism or by a user
-that was deleted."""
+"""An attacker learns no user's name from the work that a login causes. A weaker mechanism or a
+deleted user gains an attacker nothing."""
 
 from __future__ import annotations
 

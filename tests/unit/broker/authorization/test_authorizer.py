@@ -85,7 +85,7 @@ def test_a_repeated_question_takes_no_memory_and_reads_no_rule_of_ten_thousand(
     finally:
         tracemalloc.stop()
     assert kept - before < 256
-    # The question itself, a tuple, comes and goes.
+    # The authorizer allocates only the question, a tuple, and releases it.
     assert peak - before < 1024
 
 
@@ -104,7 +104,7 @@ def test_permissions_are_cached_until_the_rules_change() -> None:
     assert granted.includes(ALICE, "h", ["orders"])
     assert granted.includes(ALICE, "h", [("booking",), "orders"])
     assert granted.includes(ALICE, "h", [])
-    # A transactional id is no topic, and another name, host or principal was granted nothing.
+    # A transactional id is no topic. Another name, host or principal has no permission.
     assert not granted.includes(ALICE, "h", ["orders", "booking"])
     assert not granted.includes(ALICE, "other", ["orders"])
     assert not granted.includes(Principal("alice", ("admins",)), "h", ["orders"])

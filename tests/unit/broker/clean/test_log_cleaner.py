@@ -41,7 +41,7 @@ async def roll(one: OneBroker, *batches: bytearray, topic: str = TOPIC) -> None:
 
 
 async def clean(one: OneBroker) -> int:
-    """Clean until there is nothing to do; how often there was something."""
+    """Clean until no work is left. Returns the number of rounds with work."""
     times = 0
     while await one.broker.topic_tables.cleaner.clean_one():
         times += 1

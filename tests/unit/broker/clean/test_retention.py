@@ -1,4 +1,4 @@
-"""Retention in a broker: the records that it removes from log and table, with deaths meanwhile."""
+"""Retention in a broker: the records that it removes from log and table, and deaths in between."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_deleted_records_go_from_the_table() -> None:
                 await flush(one)
             assert (await delete_below(one, 7)).low_watermark == 7
             await one.broker.topic_tables.cleaner.retention.apply()
-            # The second segment lies below the log start for the most part, so it is written again.
+            # Most of the second segment lies below the log start, so the segment is written again.
             assert await offsets(world.store, topic_id) == [*range(4, 12)]
             assert await one.broker.topic_tables.cleaner.clean_one()
             assert await offsets(world.store, topic_id) == [*range(7, 12)]

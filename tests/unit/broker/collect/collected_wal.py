@@ -1,4 +1,4 @@
-"""A broker that collects its WAL without pauses; `roll` says which records a table has."""
+"""A broker that collects its WAL without pauses. `roll` sets the records that a table has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WAL objects and checkpoints go when nothing needs them, and never before."""
+"""WAL objects and checkpoints are deleted when no process needs them, and never before."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_verifiers_that_the_log_does_not_name_go_when_it_has_gone_on_for_the_gra
             patient._grace_seconds = grace_seconds
             await here_collections.collect()
             assert await objects(here.store, CREDENTIALS_PREFIX) == sorted([left, str(named)])
-            # The log goes on: no process may name the object any more.
+            # The log has a later entry, so no process may name the object any more.
             clock.later_ms = int(grace_seconds * 1000) + 1000
             await one.create_topic("later")
             await here_collections.collect()

@@ -70,7 +70,8 @@ async def deleted_topics(broker: Broker, count: int = 1) -> list[TopicId]:
 
 
 async def successor(world: World) -> tuple[Incarnation, Broker]:
-    """A broker that wrote nothing and died, and the one that has its partitions, opened."""
+    """A broker that wrote no records and died, and its successor, which has opened the
+    partitions."""
     first = await world.broker(7, world.process("a", host="harbour"))
     await first.create("flights", 3)
     first.process.kill()
@@ -219,7 +220,7 @@ def test_an_incarnation_is_remembered_as_long_as_a_tenure_names_the_incarnation(
 
 
 def test_a_neighbours_folder_is_not_taken_for_its_own() -> None:
-    """Incarnation 7-1 has nothing, and 7-10 much."""
+    """Incarnation 7-1 has no objects, and 7-10 has many."""
 
     async def story(world: World) -> None:
         dead, broker = await successor(world)
@@ -329,7 +330,7 @@ def test_the_task_looks_at_intervals_and_survives_a_store_that_fails() -> None:
 
 
 def test_processes_that_live_for_half_an_interval_forget_too() -> None:
-    """The first looks come soon after the start."""
+    """The first looks happen soon after the start."""
 
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))

@@ -1,4 +1,5 @@
-"""Merges keep few WAL objects needed; merged objects go when no WAL and no image names them."""
+"""Merges keep the number of needed WAL objects small. Merged objects are deleted when no WAL and no
+image names them."""
 
 from __future__ import annotations
 

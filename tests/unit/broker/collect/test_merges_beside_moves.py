@@ -36,7 +36,8 @@ WRITTEN: list[bytes | None] = [b"%d" % number for number in range(12)]
 async def merged_behind_a_move(
     giver: OneBroker, receiver: OneBroker, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
 ) -> None:
-    """The giver's merger copies a partition's batches, and tells the log when it has moved."""
+    """The giver's merger copies a partition's batches, and reports to the log when the partition
+    has moved."""
     topic_id = await shared_topic(giver, giver)
     place = TopicPartition(topic_id, 0)
     for value in WRITTEN:

@@ -1,4 +1,4 @@
-"""Staged objects go when no call can adopt them any more and no log refers to them."""
+"""Staged objects are deleted when no call can adopt them any more and no log refers to them."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ async def passes(found: Collections, number: int = 1) -> None:
 
 
 async def known(one: OneBroker, store: MemoryStore) -> Collections:
-    """A collector that has looked into all that is staged, and then at the groups' offsets."""
+    """A collector that has read all staged objects, and then the groups' offsets."""
     found = collections(one, store)
     await passes(found, 3)
     return found
 
 
 async def pass_by(one: OneBroker) -> None:
-    """Checkpoints come to hold all that lies in slots."""
+    """Write checkpoints until they cover all slots."""
     merger = one.broker.maintenance.merger
     await merger.maintain()
     await one.broker.writes.wal.flush()
@@ -141,7 +141,8 @@ def test_staged_objects_go_when_their_batch_is_committed() -> None:
             assert await staged_in(store) == keys(committed, following, foreign)
             await sink.commit(one, 1, {0: [following]})
             assert [v for v in await read(one) if v != b"more"] == [b"a", b"b"]
-            # Adopted and rolled: no log refers to them any more, and their batches are over.
+            # Adopted and rolled objects: no log refers to them any more, and their batches are
+            # over.
             await flush(one)
             for _ in range(2):
                 await passes(collector, 2)

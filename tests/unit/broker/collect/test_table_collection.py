@@ -1,4 +1,4 @@
-"""Segments that no table lists, and tables of deleted topics: when they go."""
+"""When segments that no table lists are deleted, and tables of deleted topics."""
 
 from __future__ import annotations
 

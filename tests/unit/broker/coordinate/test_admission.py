@@ -43,7 +43,7 @@ PARTITION: Any = _Partition()
 
 
 class Coordinator:
-    """Answers one after the other as it was told to; its clock counts how long was waited."""
+    """Gives the listed answers in turn. Its clock counts how long was waited."""
 
     def __init__(self, answers: Iterable[Reply | CoordinatorRefused]) -> None:
         self.asked: list[Command] = []
@@ -72,8 +72,8 @@ class Coordinator:
 
 
 class Others:
-    """The other brokers: the coordinator is on one after the other of them, and they answer one
-    after the other as they were told to."""
+    """The other brokers. The listed brokers have the coordinator in turn, and give the listed
+    answers in turn."""
 
     def __init__(self, answers: Iterable[Enlisted | PeerUnreachable] = (), *where: int) -> None:
         self.asked: list[tuple[int, Enlistment]] = []

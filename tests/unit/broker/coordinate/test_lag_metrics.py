@@ -28,7 +28,7 @@ PARTITIONS = 4
 MESSAGES = 5
 COMMITTED = 2
 LABELS = ("group", "topic", "partition")
-"""In an order of their own: a page has labels by the alphabet."""
+"""Labels in Prometheus's order, which is alphabetical."""
 
 
 def committed(offsets: dict[tuple[str, str, int], int]) -> CommittedOffsets:

@@ -141,7 +141,7 @@ def delivery_of(leaders: Leaders) -> MarkerDelivery:
 
 
 def deliver(leaders: Leaders) -> None:
-    """Deliver until nothing is left; the decision is durable."""
+    """Deliver until no marker is left. The decision is durable."""
 
     async def story() -> None:
         world: Any = leaders

@@ -38,16 +38,16 @@ NOT_LIVE = Epoch(1_000_000)
 
 
 async def nothing() -> None:
-    """Beside a read nothing happens."""
+    """Do nothing beside a read."""
 
 
 class SlowStore(MemoryStore):
-    """A store that holds back the puts of snapshots when it is told to."""
+    """A store that holds back the puts of snapshots."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())
         self.puts = asyncio.Event()
-        """Set: puts of snapshots go through."""
+        """When set, puts of snapshots go through."""
         self.held = 0
         self.beside_read: Callable[[], Awaitable[None]] = nothing
         """Runs between the read of a snapshot and its answer."""
@@ -87,7 +87,7 @@ async def refused_move(broker: OneBroker) -> None:
 
 
 def test_a_snapshot_that_lands_during_the_second_load_begins_it_again() -> None:
-    """The load has listed the snapshots, and then the log lets go of records that it needs (F4)."""
+    """The load has listed the snapshots. Then the log drops records that this load needs (F4)."""
 
     async def story() -> None:
         store, here = slow_world()

@@ -76,7 +76,7 @@ async def snapshots(here: World, topic: str = GROUP_TOPIC) -> list[str]:
 
 
 async def snapshotted(broker: OneBroker, count: int) -> None:
-    """Wait until so many snapshots are written."""
+    """Wait until this many snapshots are written."""
     for _ in range(1_000_000):
         if broker.broker.coordination.coordinators.snapshot_metrics.written >= count:
             return

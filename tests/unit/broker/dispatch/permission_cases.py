@@ -75,7 +75,7 @@ def is_refused(response: Any, need: Needed) -> bool:
 
 @dataclass(frozen=True)
 class Case:
-    """A request in some versions, and all that it needs."""
+    """A request in some versions, and all permissions that it needs."""
 
     request: Request[Any]
     versions: tuple[int, ...]
@@ -325,7 +325,7 @@ CASES: Final = [
         replicas.DescribeLogDirsRequest(topics=None),
         (1, 3, 4),
         (DESCRIBE,),
-        # Version 1 tells the refusal by an answer without directories.
+        # Version 1 expresses the refusal by an answer without directories.
         lambda response, need: is_refused(response, need) or not response.results,
     ),
     Case(

@@ -204,7 +204,7 @@ def test_a_fetch_session_serves_the_topics_allowed_at_each_request() -> None:
             assert found[MINE].records
             assert found[OTHER].error_code == REFUSED
             assert not found[OTHER].records
-            # The next request names nothing: the session has the partitions.
+            # The next request names no partition: the session has them.
             broker.allow(rule("READ", OTHER))
             again = fetch_of(session_id=first.session_id, session_epoch=1)
             found = by_topic(await broker.ask(again, 12))
@@ -494,7 +494,7 @@ def test_refusals_and_changes_are_lines_of_the_audit_log(
             (line,) = lines()
             assert (line["principal"], line["rule"]) == ("User:admin", "super.users")
             assert (line["operation"], line["resource"]) == ("Delete", "Cluster:kafka-cluster")
-            # To ask which brokers are being drained changes nothing; to drain one does.
+            # A question about drained brokers changes nothing, but a drain does.
             asks, drains = DrainBrokersRequest(brokers=[]), BrokerDrain(broker_id=9, draining=True)
             await broker.ask(asks, 0, ADMIN)
             assert lines() == []

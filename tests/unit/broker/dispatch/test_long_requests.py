@@ -1,4 +1,4 @@
-"""Long requests are read, served and answered as their turn comes."""
+"""Long requests are read, served and answered in slices, by turns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reading(steps: int) -> Generator[None, None, Request[Response]]:
 
 
 def whole(elements: int) -> int:
-    """How many steps so many elements take."""
+    """The number of steps for this many elements."""
     return elements // STEP_ELEMENTS
 
 

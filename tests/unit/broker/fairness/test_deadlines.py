@@ -1,4 +1,4 @@
-"""Shared timers: everyone is called in time, in order and once, and nothing is left behind."""
+"""Shared timers: every callback runs in time, in order and once, and no entry is left behind."""
 
 from __future__ import annotations
 

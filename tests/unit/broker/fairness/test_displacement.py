@@ -1,4 +1,4 @@
-"""Which connection gives way where there may be no more."""
+"""Which connection gives way when the limit of connections is reached."""
 
 from __future__ import annotations
 

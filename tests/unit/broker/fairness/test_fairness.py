@@ -47,7 +47,7 @@ def waiting_bytes(broker: Loopback) -> float:
 
 
 async def become(broker: Loopback, size: int, *, at_least: bool = True) -> None:
-    """Wait until so much waits, or less."""
+    """Wait until this many bytes wait, or fewer."""
     async with asyncio.timeout(20):
         while True:
             if (waiting_bytes(broker) >= size) is at_least:

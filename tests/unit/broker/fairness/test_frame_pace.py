@@ -1,4 +1,4 @@
-"""How long a request may take to come."""
+"""How long a client may take to send a request."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_after_the_wait_the_rate_is_the_quota() -> None:
 def test_a_client_that_waits_as_told_has_the_quota_as_its_rate(size: int) -> None:
     """Within five percent over many times all samples, with requests of less than a window.
 
-    As in Kafka, a request that is larger than all samples gets the time of one window for nothing.
+    As in Kafka, a request that is larger than all samples does not wait for the time of one window.
     """
     rate, now, sent = SampledRate(WINDOWS), 0.0, 0
     while now < 1100:
@@ -87,7 +87,7 @@ def test_a_bucket_begins_full_and_refills_at_the_quota() -> None:
     assert bucket.seconds_over(1.0, 1000.0) == pytest.approx(5)
     assert bucket.seconds_over(1.0, 1002.0) == pytest.approx(3)
     assert bucket.seconds_over(1.0, 1005.0) == 0
-    # However long it rests, it has no more than all samples.
+    # After any pause, a client has at most the use of all samples.
     bucket.record(12, 1.0, 9000.0)
     assert bucket.seconds_over(1.0, 9000.0) == pytest.approx(1)
 

@@ -1,4 +1,4 @@
-"""Clients with many requests waiting go on by turns."""
+"""Clients with many waiting requests are served by turns."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from tidelog.protocol.schemas.security.quotas import (
 from tidelog.storage.stores.memory import MemoryStore
 
 Entity = Mapping[str, str | None]
-"""Names by type; None is the default."""
+"""Names by type. None stands for the default."""
 USER: Entity = {"user": "alice"}
 CLIENT: Entity = {"client-id": "app"}
 BOTH: Entity = {"user": "alice", "client-id": "app"}

@@ -62,7 +62,7 @@ async def join(
 
 
 def given(response: ConsumerGroupHeartbeatResponse) -> list[int] | None:
-    """The partitions of the only topic; None where nothing is said."""
+    """The partitions of the only topic, or None if the answer has no assignment."""
     if response.assignment is None:
         return None
     return [n for topic in response.assignment.topic_partitions for n in topic.partitions]

@@ -128,7 +128,7 @@ def test_a_flush_that_times_out_names_the_last_failure() -> None:
             (found,) = await asking
             assert found.error_code == ErrorCode.REQUEST_TIMED_OUT
             assert "not now" in (found.error_message or "")
-            # The roll goes on, and is done when the store is back.
+            # The roll goes on, and ends when the store is back.
             store.refusals = {}
             (found,) = await flush(one, 0)
             assert (found.error_code, found.table_next_offset) == (OK, 1)

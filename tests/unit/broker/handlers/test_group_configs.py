@@ -120,7 +120,7 @@ def test_a_session_must_outlast_a_heartbeat_also_where_one_of_them_is_the_broker
         assert f"{SESSION} (9000) must be greater than {HEARTBEAT} (9000)" in (message or "")
         assert await alter(broker, (G, [(SESSION, SET, "9001")])) == [(0, None)]
 
-    # The brokers' own heartbeat interval lies outside of the bounds for groups.
+    # The broker's own heartbeat interval lies outside of the bounds for groups.
     administer(
         story,
         group_consumer_heartbeat_interval_ms=9000,
@@ -188,7 +188,7 @@ def test_resources_with_settings_are_listed(
         assert answer.error_code == 0
         found = [(each.resource_type, each.resource_name) for each in answer.config_resources]
         assert found == expected
-        # The first version asks for client metrics, of which there are none.
+        # The first version asks for client metrics, and Tidelog has none.
         before = await broker.ask(list_config_resources, ListConfigResourcesRequest(), 0)
         assert (before.error_code, before.config_resources) == (0, [])
 

@@ -48,7 +48,7 @@ from tidelog.protocol.schemas.groups import (
 
 @pytest.mark.parametrize("version", range(10))
 def test_a_member_lives_in_every_version(version: int) -> None:
-    """Join, sync, heartbeat, commit, fetch, leave: in this version of each, as far as it goes."""
+    """Join, sync, heartbeat, commit, fetch, leave: each in this version, or in its newest."""
 
     async def story() -> None:
         async with world().broker() as broker:

@@ -54,7 +54,7 @@ def test_the_internal_topic_is_read_like_any_other_and_written_by_its_coordinato
 
 @pytest.mark.parametrize("version", [2, 3, 4, 5])
 def test_a_commit_that_brings_its_own_retention_expires_by_that_retention(version: int) -> None:
-    """Gone from version 5 on; -1 is the broker's setting."""
+    """The field is missing from version 5 on. -1 stands for the broker's setting."""
 
     async def story() -> None:
         async with world().broker() as broker:

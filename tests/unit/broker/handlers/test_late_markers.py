@@ -121,7 +121,7 @@ def test_a_marker_that_names_no_transaction_follows_the_epochs_of_its_version() 
                 assert told == [OK]
                 end = await stable_offset(broker)
                 assert end == open_from + 2
-                # The answer was lost: it is sent again, and nothing is open.
+                # The answer was lost, so the marker is sent again, and finds no open transaction.
                 again = await mark(broker, producer, TOPIC, epoch=higher, version=version)
                 assert again == [OK]
                 assert await stable_offset(broker) == end + 1

@@ -57,7 +57,7 @@ def metric(broker: OneBroker, name: str, limit: str) -> float | None:
     return broker.broker.metrics.registry.get_sample_value(name, {"limit": limit})
 
 
-# How a limit that was met is told.
+# Reports of limits that were met.
 
 
 def test_each_limit_that_is_met_counts_and_is_logged_now_and_then(

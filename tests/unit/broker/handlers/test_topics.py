@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, and where partitions go."""
+"""CreateTopics, DeleteTopics, CreatePartitions, and the brokers that get the partitions."""
 
 from __future__ import annotations
 

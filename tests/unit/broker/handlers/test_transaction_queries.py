@@ -275,7 +275,7 @@ def test_a_broker_without_a_fresh_lease_refuses_to_describe_transactions(
 
 
 class HeldStore(MemoryStore):
-    """Lets puts through only while it is told to."""
+    """Lets puts through only while a test allows it."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())

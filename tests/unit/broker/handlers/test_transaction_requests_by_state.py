@@ -84,7 +84,7 @@ def told(wire: WireRequest, error: ErrorCode) -> ErrorCode:
 
 
 class Table:
-    """Goes through the cells of one state, and counts."""
+    """Asks all requests of one state, and counts them."""
 
     def __init__(self, states: States) -> None:
         self.states = states

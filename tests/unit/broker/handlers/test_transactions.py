@@ -71,7 +71,7 @@ def test_committed_records_are_seen_and_aborted_ones_are_not(version: int) -> No
 
 @both_versions
 def test_a_commit_of_many_partitions_is_one_slot(version: int) -> None:
-    """Rule H3: prepare, markers and complete lie in one WAL object."""
+    """Rule H3: prepare, markers and complete are in one WAL object."""
 
     async def story() -> None:
         async with serving(world()) as broker:
@@ -308,7 +308,7 @@ def test_an_open_transaction_that_times_out_is_aborted(version: int) -> None:
             producer = TransactionalClient(broker, version=version)
             await producer.init(timeout_ms=1000)
             assert await producer.send(b"x") is OK
-            # The marker comes, and with it the last stable offset moves.
+            # The marker is written, and the last stable offset moves.
             answer = await broker.fetch(1, committed=True, wait_ms=30_000)
             assert answer.last_stable_offset == 2
             assert await read(broker) == []

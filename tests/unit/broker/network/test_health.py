@@ -179,7 +179,7 @@ def test_waiting_scrapes_share_metrics_that_are_not_older_than_their_requests() 
             first = pool.submit(get, server, "/metrics")
             assert going_on.wait(10)
             later = [pool.submit(get, server, "/metrics") for _ in range(3)]
-            # Beside them the health is told.
+            # Metrics of the health, beside others.
             assert get(server, "/healthz")[0] == 200
             release.set()
             assert first.result()[2] == b"1"

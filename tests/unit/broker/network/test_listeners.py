@@ -1,4 +1,4 @@
-"""Brokers with several listeners: each client is told the addresses of the one that it came by."""
+"""Brokers with several listeners: each client gets the addresses of the listener that it uses."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_a_handler_whose_answer_does_not_fit_the_schema_is_a_handler_that_fails(
 
 @pytest.mark.parametrize("error", [CloseConnection("acks_0", "it failed"), ValueError("bug")])
 def test_a_failed_request_that_gets_no_answer_closes_the_connection(error: Exception) -> None:
-    """Like Kafka: with acks=0 there is no other way to tell the producer."""
+    """Like Kafka: with acks=0 only a closed connection informs the producer."""
 
     async def failing(_b: Broker, _r: object, _c: object) -> Response:
         raise error

@@ -43,7 +43,7 @@ async def faulty(_b: Any, request: Request[Response], _c: object) -> Response:
 
 
 async def holding(broker: Loopback, size: int) -> None:
-    """Wait until the broker holds so many bytes of requests."""
+    """Wait until the broker holds this many bytes of requests."""
     async with asyncio.timeout(10):
         while True:
             if held_bytes(broker) >= size:

@@ -1,4 +1,5 @@
-"""Throttled connections: the answer comes at once, and no further request starts in time."""
+"""Throttled connections: the answer is sent at once, and the next request starts after the throttle
+time."""
 
 from __future__ import annotations
 

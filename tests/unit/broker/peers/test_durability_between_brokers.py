@@ -33,7 +33,7 @@ def wal_of(one: OneBroker) -> str:
 
 
 async def settled() -> None:
-    """Time for all that another broker could do without waiting."""
+    """Time in which another broker could do everything that needs no waiting."""
     for _ in range(50):
         await asyncio.sleep(0.002)
 

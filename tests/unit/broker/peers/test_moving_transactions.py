@@ -1,5 +1,5 @@
-"""Transactions go on while everything that they use moves between brokers: the partitions, the
-transactions' coordinators, the groups' coordinators."""
+"""Transactions go on while partitions and the coordinators of transactions and groups move between
+brokers."""
 
 from __future__ import annotations
 

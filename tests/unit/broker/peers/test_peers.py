@@ -173,7 +173,7 @@ def test_a_fenced_incarnation_is_not_asked_and_its_answers_do_not_count() -> Non
 
 
 def test_the_next_incarnation_at_the_same_address_has_its_own_connection() -> None:
-    """The old one may have died silently: nothing must go over its connection."""
+    """The old broker may have died silently, so no request may use its connection."""
 
     async def story(world: World) -> None:
         cluster = Cluster(world)

@@ -106,7 +106,7 @@ def hosts(one: OneBroker, topic_id: TopicId, partition: int) -> bool:
 
 
 def markers_in(one: OneBroker, partition: int = 0) -> int:
-    """The log's end when one record of a transaction and its markers are all that is there."""
+    """The log's end after one record of a transaction and its marker."""
     return one.broker.writes.partitions.named(TOPIC, partition).log.next_offset - 1
 
 
@@ -197,7 +197,8 @@ def test_a_coordinator_that_dies_before_the_completion_has_a_successor_that_send
 
 @both_versions
 def test_requests_that_arrive_again_in_the_next_transaction_change_nothing(version: int) -> None:
-    """Under the first version it has the same epoch. The ordinal tells the transactions apart."""
+    """Under the first version the epoch stays the same. The ordinal tells the transactions
+    apart."""
 
     async def story() -> None:
         async with divided(new_world(), 0) as brokers:

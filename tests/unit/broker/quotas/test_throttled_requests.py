@@ -217,7 +217,7 @@ def test_deleted_and_added_partitions_count() -> None:
         assert [
             each.error_code for each in (await broker.ask(create_partitions, more, 3)).results
         ] == [0]
-        # Eleven are used. The next change is still permitted, as nothing is owed.
+        # Eleven are used. The next change is still permitted, as no wait is due.
         gone = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in ("a", "b")])
         deleted = await broker.ask(delete_topics, gone, 6)
         of = {each.name: each.error_code for each in deleted.responses}

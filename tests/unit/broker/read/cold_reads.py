@@ -72,7 +72,7 @@ class SlowStore:
 
 
 async def slow_log(count: int, size: int, **options: int) -> tuple[ColdLog, SlowStore]:
-    """A log that lies in one segment of a slow store, with its footer in memory."""
+    """A log in one segment of a slow store, with its footer in memory."""
     cold = ColdLog(log_of(count, size=size), **options)  # type: ignore[arg-type]
     slow = SlowStore(cold.memory)
     cold.store._store = slow  # type: ignore[attr-defined]

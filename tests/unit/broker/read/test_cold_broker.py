@@ -25,7 +25,7 @@ from tidelog.storage.table.table_log import TableCommitted
 
 
 async def roll(one: OneBroker, topic_id: UUID, partition: int = 0) -> str:
-    """Move all that a partition's WAL holds into a segment; its key."""
+    """Move all records of a partition's WAL into a segment. Returns its key."""
     place = TopicPartition(topic_id, partition)
     log = one.broker.writes.partitions.find(place).log
     # A broker that was killed after the roll leaves images that do not know the new segment.

@@ -1,4 +1,5 @@
-"""Tables change under a reader of segments, or are damaged: it is told, or reads on elsewhere."""
+"""Tables change under a reader of segments, or are damaged. The reader gets an error, or reads on
+elsewhere."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def test_wal_objects_collected_since_another_broker_rolled_them_are_looked_for_i
     None
 ):
     async def story() -> None:
-        # Its own log knows nothing of the roll: a fenced broker committed it late.
+        # The partition's own log does not know the roll: a fenced broker committed it late.
         cold = await ColdLog(log_of(100)).write()
         other = ColdLogView(cold).cold
         await other.roll(100)

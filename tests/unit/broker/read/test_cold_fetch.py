@@ -127,7 +127,7 @@ def test_an_abort_within_segments_hides_no_later_transaction_where_the_log_lags_
         assert second is not None
         await cold.commit(13, second)
         await merged(cold, [first, second], 13)
-        # With all in memory, one answer goes on from the segment into the WAL.
+        # With all extents in memory, one answer continues from the segment into the WAL.
         await cold.fetch(13)
         await cold.fetch(0)
         read = await cold.fetch(0, committed=True)
@@ -198,7 +198,7 @@ def test_the_limits_of_a_fetch_hold_but_it_always_goes_on() -> None:
         assert MIB - BATCH_BYTES - 100 <= read.found.size_bytes <= MIB
         assert read.found.is_cut
         assert read.available_bytes == MIB
-        # Less than a batch: one comes all the same.
+        # The limit is less than a batch, but one batch is returned.
         read = await cold.fetch(0, bytes_max=1)
         assert len(headers_in(read)) == 1
         assert offsets(await cold.consume(bytes_max=1)) == list(range(3000))
@@ -210,7 +210,7 @@ def test_only_the_first_of_several_partitions_gets_more_than_its_limit() -> None
     async def story() -> None:
         cold = await ColdLog(log_of(3000, size=1000)).write()
         await cold.roll(3000)
-        # Two readers of it in one request stand for two partitions.
+        # Two readers of the segment in one request stand for two partitions.
         reads = await cold.fetcher.fetch(
             [FetchTarget((TOPIC_ID, 0), offset, 10) for offset in (0, 1500)],
             lambda _: cold.partition,

@@ -1,4 +1,4 @@
-"""Offsets by time where the log lies in segments, in the WAL, or in both."""
+"""Offsets by time for logs in segments, in the WAL, or in both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The cost of readers behind the tail cache: few reads of WAL objects, none twice or in vain."""
+"""The cost of readers behind the tail cache: few reads of WAL objects, and no byte twice or in
+vain."""
 
 from __future__ import annotations
 
@@ -142,7 +143,8 @@ def test_sequential_readers_find_the_next_batches_read() -> None:
 
 
 def test_answers_become_small_while_others_are_not_taken_but_never_empty() -> None:
-    """Answers that many clients do not take are bounded; a client that takes its answer goes on."""
+    """Answers that many clients do not take are bounded, and a client that takes its answer is
+    served."""
 
     async def story() -> None:
         log = await written(10, [100 * KIB])

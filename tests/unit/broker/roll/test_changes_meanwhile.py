@@ -39,7 +39,7 @@ class InterruptedStore(MemoryStore):
 
 
 class InterruptedPlace(InlineOffload):
-    """Something happens while the next roll is begun where rolls are made."""
+    """Runs a change while the next roll begins in the process that makes segments."""
 
     meanwhile: Callable[[], Awaitable[object]] | None = None
 
@@ -158,7 +158,7 @@ def test_a_roll_goes_on_behind_records_that_another_has_rolled_meanwhile(
 
 
 def test_a_table_that_another_has_brought_further_is_gone_on_from() -> None:
-    """E1, E2: our commit is refused, and nothing is in the table twice."""
+    """E1, E2: our commit is refused, and no record is in the table twice."""
     here = world()
 
     async def story() -> None:

@@ -57,7 +57,7 @@ def test_decided_records_are_in_the_table_after_a_flush() -> None:
             stored = await one.broker.topic_tables.tables.stored_bytes(topic_id)
             assert stored == {0: (await here.store.head(key)).size}
             assert (await table_state(here.store, topic_id)).metadata["name"] == TOPIC
-            # Nothing new: nothing is committed.
+            # Without new records there is no commit.
             await flush(one)
             assert (await table_state(here.store, topic_id)).version == 0
             await one.produce(batch(b"e"))
@@ -288,7 +288,7 @@ def test_readers_cross_from_segments_into_the_wal_while_it_is_rolled(tail_cache_
             ]
             await write(one)
             assert await asyncio.gather(*reading) == [expected, expected]
-            # A late one, for which nearly all lies in segments.
+            # A late reader, which reads almost all records from segments.
             assert await read(one, committed=True) == expected
             assert (await table_state(here.store, topic_id)).version > 1
             await flush(one)

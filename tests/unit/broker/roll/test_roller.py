@@ -1,4 +1,4 @@
-"""When the roller rolls a partition, how rolls share commits, and which comes first."""
+"""When the roller rolls a partition, how rolls share commits, and their order."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class RestlessStore(MemoryStore):
 @pytest.mark.parametrize("is_asked_for", [True, False])
 def test_no_roll_starves_behind_repeated_requests(is_asked_for: bool) -> None:
     """While a busy topic is rolled, a client asks for its next roll each time. Less urgent rolls
-    come all the same, if a client has asked for them or if they are due."""
+    happen nevertheless, if a client has asked for them or if they are due."""
     store = RestlessStore()
     here = world(store, roll_bytes=500, roll_min_bytes=0, wal_linger_ms=0)
 

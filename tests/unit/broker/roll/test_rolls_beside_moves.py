@@ -24,7 +24,7 @@ from tidelog.storage.stores.memory import MemoryStore
 def test_a_receiver_that_has_rolled_more_is_no_fault_of_the_giver(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The giver's commit comes late and is refused: the table is then ahead of the giver's log."""
+    """The giver's commit is late and is refused. The table is then ahead of the giver's log."""
     store = GatedStore(MemoryStore(SystemClock()))
     store.open()
     here = world(store)

@@ -58,7 +58,7 @@ def test_small_partitions_are_read_together_one_range_an_object() -> None:
             for number in range(20):
                 found = await rows(store, topic_id, number)
                 assert [row["value"] for row in found] == [b"%d" % n for n in range(5)]
-            # Nothing of it is held any longer.
+            # The broker no longer holds any of the bytes.
             source = one.broker.topic_tables.roller._builder._source
             assert source._gathered.memory.size_bytes == 0
 

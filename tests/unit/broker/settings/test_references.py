@@ -1,4 +1,4 @@
-"""Settings whose values lie in the environment or in other files."""
+"""Settings whose values are in the environment or in other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: the tables, where values come from, and which of several counts."""
+"""Settings: the tables, the sources of values, and their precedence."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_the_times_of_the_last_successes() -> None:
 
     before = time.time()
     found = run(told)
-    # Nothing was rolled or collected yet.
+    # The broker has neither rolled nor collected yet.
     assert found.keys() - {n for n, at in found.items() if at} == {"roll", "collection"}
     assert all(abs(at - before) < 600 for at in found.values() if at)
 

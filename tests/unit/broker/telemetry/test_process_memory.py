@@ -1,4 +1,5 @@
-"""The server's allocator settings, in a process of their own: they cannot be taken back."""
+"""The server's allocator settings, tried in separate processes, since a process cannot undo
+them."""
 
 from __future__ import annotations
 

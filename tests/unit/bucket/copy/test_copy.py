@@ -77,7 +77,7 @@ class Ended(list[int]):
         self._grown.set()
 
     async def reach(self, number: int) -> None:
-        """Wait until so many have ended."""
+        """Wait until this many have ended."""
         while len(self) < number:
             self._grown.clear()
             await self._grown.wait()
@@ -119,7 +119,7 @@ def test_a_copy_has_records_acknowledged_before_and_opens_without_a_lease() -> N
 
 @pytest.mark.parametrize("seed", range(2))
 def test_copies_that_are_taken_while_transactions_move_are_whole(seed: int) -> None:
-    """Each transaction goes over all partitions and a group: it is in a copy or it is not."""
+    """Each transaction spans all partitions and a group. A copy has all of it or none."""
 
     async def story() -> None:
         here = new_world(broker_heartbeat_interval_ms=500)

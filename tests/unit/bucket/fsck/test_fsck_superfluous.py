@@ -159,7 +159,7 @@ def test_merged_objects_that_nothing_names_any_more_are_judged_as_their_broker_d
 
 
 def test_a_merged_object_that_a_wal_names_above_its_checkpoint_is_needed() -> None:
-    """A recovery from that checkpoint comes to refer to it, though no image does yet."""
+    """A recovery from that checkpoint would refer to the object, although no image does yet."""
     here = here_with(wal_objects_max=2, log_collect_interval_ms=10**9)
 
     async def story() -> None:

@@ -143,7 +143,7 @@ def test_a_topic_that_is_deleted_is_heard_of_by_the_metadata_log() -> None:
 
 
 class BreakingStore(WatchedStore):
-    """Its listings break off behind so many keys."""
+    """The store's listings end with an error after this many keys."""
 
     breaks_after: int | None = None
 
@@ -210,8 +210,8 @@ def test_a_late_question_answers_that_slots_may_have_come_and_gone() -> None:
 
 
 def test_a_wal_that_comes_before_all_that_are_known_is_heard_of() -> None:
-    """A look reads the metadata log itself, so the question about it finds nothing new; and an
-    incarnation is registered long before it writes its first slot."""
+    """A look reads the metadata log itself, so the later question about the log finds no change. An
+    incarnation is also registered long before it writes its first slot."""
     here = world()
     bucket = remembering(WatchedStore(here.store))
 

@@ -210,7 +210,7 @@ def test_a_bucket_that_was_left_alone_or_met_damage_looks_anew() -> None:
 
 
 def test_a_bucket_that_is_read_too_slowly_says_so_and_is_read_when_it_is_faster() -> None:
-    """From answers that come later than half the grace nothing can be told (A2)."""
+    """Answers that are later than half the grace prove nothing (A2)."""
     here, clock = world(), LateClock()
 
     async def story() -> None:

@@ -233,7 +233,7 @@ def test_many_topics_are_read_with_few_requests_a_topic() -> None:
 
     async def story() -> None:
         few, many = await requests(2), await requests(20)
-        # The hint, the first commit and a listing for each table, which has none yet.
+        # For each table, which does not exist yet: the hint, the first commit and a listing.
         assert (few, many) == (3 * 2, 3 * 20)
 
     run(story)

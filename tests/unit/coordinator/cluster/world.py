@@ -139,7 +139,7 @@ class World:
         return [decode_entry(key, self.stored(key)) for key in self.keys(LOG)]
 
     def replayed(self) -> ClusterState:
-        """The state that a reader of the whole log comes to."""
+        """The state of a reader that has read the whole log."""
         state = ClusterState()
         for entry in self.entries():
             state = state.apply(entry)
@@ -164,7 +164,7 @@ class Broker:
         return self.world.store.of(self.process)
 
     def keeper(self, progress: Callable[[], WalProgress] = lambda: NO_PROGRESS) -> LeaseKeeper:
-        """The broker's lease; nothing renews it yet."""
+        """The broker's lease, which no process renews yet."""
         return LeaseKeeper(
             self.store,
             self.process.clock,
@@ -177,7 +177,7 @@ class Broker:
         )
 
     async def show_life(self) -> int:
-        """Append an entry that changes nothing; its number."""
+        """Append an entry that changes nothing. Returns its number."""
         record = LeaseResumed(self.epoch)
         return await within(self.process, self.log.append(self.epoch, lambda _: (record,)))
 
@@ -203,7 +203,7 @@ def simulate(
     seconds_max: float = 7200,
     **settings: float,
 ) -> None:
-    """Run a story; nothing may be left that production code would only log."""
+    """Run a story. It fails if production code has logged an unhandled error."""
 
     async def main(loop: SimulatedLoop) -> SimulatedStore:
         world = World(loop, seed, StoreSettings(**settings))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A consumer that speaks the classic protocol, and groups of such."""
+"""A consumer that speaks the classic protocol, and groups of such consumers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ClassicClient:
         return (SupportedProtocol(name, encoded(said, 3)),)
 
     def ask_to_join(self) -> Token:
-        """Ask; the answer may come later."""
+        """Ask. The answer may come later."""
         if not self.is_cooperative:
             self.owned = {}
         return self.world.join(

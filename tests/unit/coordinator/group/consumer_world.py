@@ -124,7 +124,7 @@ class ConsumerWorld(GroupWorld):
         return client
 
     def settle(self, *clients: FakeConsumer) -> None:
-        """Heartbeats until nothing changes."""
+        """Send heartbeats until no assignment changes."""
         for _ in range(20):
             before = len(self.log), self.work_done
             for client in clients:

@@ -117,7 +117,7 @@ class GroupWorld:
         self.work: list[GroupWork] = []
         self.work_done = 0
         self.deleted: set[tuple[str, TopicId | None]] = set()
-        """Topics, by name and id, that the cluster has not got any more."""
+        """Topics, by name and id, that the cluster no longer has."""
         self.machine = self._machine()
         self._take(self.machine.loaded(self.now))
 
@@ -138,7 +138,7 @@ class GroupWorld:
         return Now(self.monotonic_ms, START_MS + self.monotonic_ms)
 
     def submit(self, command: Command) -> Token:
-        """Ask; the answer may come later."""
+        """Ask. The answer may come later."""
         self.last_token = token = Token(self.last_token + 1)
         self._take(self.machine.decide(command, token, self.now))
         return token
@@ -409,7 +409,7 @@ class GroupWorld:
         return next(iter(self.group.members))
 
     def completing(self, count: int = 1, **options: object) -> list[str]:
-        """A generation of so many members has begun; the leader first."""
+        """A generation of this many members has begun. Returns their ids, the leader first."""
         tokens = [self.join(**options) for _ in range(count)]
         # Members that came during the delay extend it once.
         self.advance(DELAY_MS * (1 if count == 1 else 2))

@@ -1,4 +1,4 @@
-"""How transactions go on: markers, successors, time and limits, and how they are described."""
+"""The course of transactions: markers, successors, time, limits and descriptions."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class TransactionWorld:
             self.replies[token] = reply
 
     def submit(self, command: Command) -> Token:
-        """Ask; the answer comes when it may."""
+        """Ask. The answer comes when its records are durable."""
         self._token = token = Token(self._token + 1)
         self.take(self.machine.decide(command, token, self.now))
         return token

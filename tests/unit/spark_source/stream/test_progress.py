@@ -72,7 +72,7 @@ def test_a_batch_that_cannot_be_read_to_its_end_is_named() -> None:
     assert between(at(p0=2), at(p0=12, p1=5), known, fail_on_data_loss=False) == [
         ReadRange(limits(0, 9), 2, 9)
     ]
-    # The first batch, repeated where latest is another offset by now.
+    # The first batch is repeated, and latest is another offset by now.
     assert between(at(p0=9), at(p0=4), known, fail_on_data_loss=True) == []
 
 
@@ -92,7 +92,7 @@ def test_batches_of_bounded_size_reach_the_end(sizes: list[tuple[int, int]], mos
             break
         ends = limited(ranges, most)
         taken = sum(ends.values()) - sum(progress.offsets.values())
-        # Each partition with anything goes on by one at least.
+        # Each partition with new records advances by one at least.
         assert min(left, 1) <= taken <= most + len(there)
         progress = progress_at(there, ends)
     assert progress.offsets == {each.partition: each.end for each in there}

@@ -166,7 +166,7 @@ def test_a_group_that_consumers_are_in_is_refused_with_a_hint(
 def test_progress_is_published_with_a_login_and_rules_alone(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A refused query goes on. Its warning tells why, and not the password."""
+    """A refused query goes on. Its warning has the reason, and not the password."""
     secret = tmp_path / "secret"
     secret.write_text("password=hush-hush\n")
     known = LOGIN | {"kafka.sasl.password": f"${{file:{secret}:password}}"}

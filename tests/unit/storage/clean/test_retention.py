@@ -1,4 +1,4 @@
-"""Where a log begins after retention, by Kafka's rules."""
+"""The log's start after retention, by Kafka's rules."""
 
 from __future__ import annotations
 

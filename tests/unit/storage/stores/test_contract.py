@@ -115,7 +115,7 @@ class TestS3StoreWithSignedPayloads(ObjectStoreContract):
 
 
 class TestWrappedStore(ObjectStoreContract):
-    """Wrappers that have nothing to do change nothing."""
+    """Wrappers that have no work to do change nothing."""
 
     @pytest.fixture
     def make_store(self) -> MakeStore:

@@ -1,4 +1,4 @@
-"""The probe: stores that break a promise are refused, and told which."""
+"""The probe refuses stores that break a promise, and names the promise."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class World:
 
 
 def tell(story: Callable[[World], Awaitable[None]], seconds_max: float = 1e6) -> None:
-    """Run a story in virtual time; nothing that it started is left over or fails unseen."""
+    """Run a story in virtual time. No task of it may be left over or fail unseen."""
 
     async def main(loop: SimulatedLoop) -> None:
         await story(World(loop))
@@ -71,7 +71,7 @@ async def grow(log: TableLog, count: int, partition: int = 0, size: int = 10) ->
 
 
 def contents(state: TableState) -> tuple[object, ...]:
-    """All that a state says, for comparison."""
+    """All parts of a state, for comparison."""
     found = capture(state)
     return (found.version, found.metadata, found.next_offsets, found.segments, found.removed)
 

@@ -1,4 +1,5 @@
-"""Versions that a checkpoint replaces are deleted after a grace; none is committed into again."""
+"""Versions that a checkpoint replaces are deleted after a grace. No process commits into a deleted
+version again."""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ def test_a_stalled_writer_does_not_commit_into_a_deleted_number() -> None:
 
 
 class Stalling(FaultyStore):
-    """A process that stalls for an hour as it puts: nothing of it runs meanwhile."""
+    """A process stalls for an hour in its put, and runs no code meanwhile."""
 
     stalls = False
 

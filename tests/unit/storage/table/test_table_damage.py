@@ -102,7 +102,7 @@ def test_a_store_that_fails_leaves_the_log_usable() -> None:
 def test_a_commit_gives_up_before_its_view_is_too_old(
     grace_seconds: float, given_up_after: float
 ) -> None:
-    """With the age that a view may have before it is half the grace, where that is short."""
+    """A view may be as old as half the grace, if that is short."""
 
     async def story(world: World) -> None:
         store = world.faulty(FaultRates(refused=1.0))

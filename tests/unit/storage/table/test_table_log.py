@@ -61,7 +61,7 @@ def test_commits_to_other_partitions_do_not_refuse_each_other() -> None:
 
 
 def test_a_change_that_fits_the_commits_of_others_is_not_refused() -> None:
-    """A new owner knows from its image where the table ends, its view of the log may be older."""
+    """A new owner knows the table's end from its image. Its view of the log may be older."""
 
     async def story(world: World) -> None:
         old, new = await world.open(), await world.open()

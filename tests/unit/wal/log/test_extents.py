@@ -1,4 +1,4 @@
-"""Extents: where offsets lie."""
+"""Extents: the places of offsets."""
 
 from __future__ import annotations
 

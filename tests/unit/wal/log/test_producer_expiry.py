@@ -1,4 +1,4 @@
-"""Producers expire without a visit to the partitions that have none."""
+"""Producers expire without a visit to the partitions that have no producers."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_plain_batch_of_the_producer_must_not_come_in_between() -> None:
 
 
 def test_a_verification_that_comes_too_late_admits_nothing() -> None:
-    """The transaction that it was made for has been decided meanwhile."""
+    """The transaction of the verification has been decided meanwhile."""
     partition = Partition()
     partition.send(A, ordinal=1)
     partition.end(A, 1)
@@ -232,7 +232,7 @@ def test_a_repeated_marker_changes_nothing() -> None:
 
 
 def test_a_late_marker_does_not_end_the_next_transaction() -> None:
-    """Under TV1 both have the same epoch; the ordinal tells them apart (H1)."""
+    """Under TV1 both transactions have the same epoch. The ordinal tells them apart (H1)."""
     partition = Partition()
     partition.send(A, ordinal=1)
     partition.end(A, 1)

@@ -14,7 +14,7 @@ OBJECT = 8 * MIB + 1000
 
 
 def extent(number: int, key: str = KEY, size: int = SLICE) -> Extent:
-    """The part of the partition `number`, where each has as much."""
+    """The extent of partition `number`. All partitions have extents of the same size."""
     return Extent(0, 9, 0, key, 100 + number * size, size)
 
 

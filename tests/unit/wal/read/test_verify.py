@@ -14,7 +14,7 @@ KEY = "wal/0-1/00000000000000000002.wal"
 
 
 def batches(first: int, *records: int) -> tuple[Extent, bytes]:
-    """An extent of batches with so many records each, and its bytes."""
+    """An extent of batches with this many records each, and its bytes."""
     data, offset, crc = bytearray(), first, 0
     for count in records:
         batch = bytearray(encode_batch([NewRecord(value=b"v%d" % n) for n in range(count)]))
@@ -35,7 +35,7 @@ def test_batches_are_given_as_they_are_stored_with_their_places() -> None:
 
 
 def test_no_altered_byte_goes_unseen_but_the_leader_epoch() -> None:
-    """The leader epoch of a batch lies outside of its checksum, as in Kafka."""
+    """As in Kafka, the checksum of a batch does not cover its leader epoch."""
     extent, data = batches(40, 2, 1)
     second = verify(extent, data).positions[1]
     epochs = {start + at for start in (0, second) for at in range(12, 16)}

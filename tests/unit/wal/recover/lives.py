@@ -18,7 +18,7 @@ FIRST, SECOND, THIRD = incarnation(1), incarnation(2), incarnation(3)
 
 
 def story(tell: Callable[[World], Awaitable[None]]) -> None:
-    """Tell a story in virtual time. All partitions belong to the first incarnation."""
+    """Run a story in virtual time. All partitions belong to the first incarnation."""
     with SimulatedLoop(7) as loop:
         world = World(loop, 7)
         world.assign(P, FIRST)

@@ -1,4 +1,4 @@
-"""Sealing a WAL: everyone finds the same end, and a zombie finds out by itself."""
+"""Sealing a WAL: all sealers find the same end, and a zombie finds out by itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IN_FLIGHT = 4
 
 
 def story(tell: Callable[[World], Awaitable[None]], rates: FaultRates | None = None) -> None:
-    """Tell a story in virtual time."""
+    """Run a story in virtual time."""
     with SimulatedLoop(3) as loop:
         world = World(loop, 3, rates)
         world.assign([PARTITION], VICTIM)
@@ -61,7 +61,7 @@ async def kind(world: World, slot: int) -> ObjectKind | None:
 
 
 async def written(world: World, slots: int) -> Broker:
-    """A broker that has written so many slots and stands still."""
+    """A broker that has written this many slots and stands still."""
     recovered = await world.recover(VICTIM)
     broker = Broker(world, 1, recovered.images)
     running = asyncio.create_task(broker.run())
@@ -111,7 +111,7 @@ def test_slots_behind_a_hole_do_not_count() -> None:
 
 @pytest.mark.parametrize("lost", [[0], [3], [1, 2], [0, 1, 2, 3], [0, 3]])
 def test_a_lost_slot_is_not_the_end(lost: list[int]) -> None:
-    """Slots behind it tell that it was confirmed."""
+    """Later slots prove that the slot was confirmed."""
 
     async def tell(world: World) -> None:
         await written(world, 5)

@@ -43,7 +43,7 @@ def overtaking(slot: int, durable_end: int) -> Buffer:
 
 @pytest.mark.parametrize("told", [False, True])
 def test_a_slot_that_was_confirmed_is_never_the_end_of_a_live_wal(told: bool) -> None:
-    """Slots behind it tell that it was confirmed, or the lease does where there are none."""
+    """Later slots prove that the slot was confirmed, or the lease does if there are none."""
 
     async def tell(world: World) -> None:
         await three_lives_in_one(world)

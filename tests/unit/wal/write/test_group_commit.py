@@ -46,7 +46,7 @@ class Producers:
 
 
 async def put_slowly(desk: Desk, slots: int) -> None:
-    """Let so many slots go, each after the time that a put takes."""
+    """Let this many slots go through, each after the time that a put takes."""
     for slot in range(slots):
         while desk.key(slot) not in desk.gate.waiting:
             await desk.tick(0.0005)

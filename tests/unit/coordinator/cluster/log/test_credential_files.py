@@ -37,7 +37,7 @@ class _JumpingClock(SystemClock):
 
 
 class _StallingStore(MemoryStore):
-    """Calls `stall` when the first object of verifiers is stored, before its writer goes on."""
+    """Calls `stall` when the first object of verifiers is stored, before its writer continues."""
 
     stall: Callable[[str], Awaitable[None]] | None = None
 
@@ -79,7 +79,8 @@ def test_a_process_that_stalls_beyond_the_grace_names_a_new_object() -> None:
         epoch = Epoch(await log.append(None, lambda _: (REGISTERED,)))
 
         async def stall(key: str) -> None:
-            """The collector's condition comes true meanwhile, and it deletes the object."""
+            """The collector's condition becomes true meanwhile, and the collector deletes the
+            object."""
             here.written.append(key)
             here.clock.later_seconds += GRACE_SECONDS + 1
             await other.append(epoch, lambda _: (LeaseResumed(epoch),))

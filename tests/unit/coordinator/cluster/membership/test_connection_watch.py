@@ -100,7 +100,7 @@ def test_broken_connections_to_living_brokers_are_made_again() -> None:
 
 
 def test_a_machine_that_does_not_answer_is_left_to_its_lease() -> None:
-    """Nothing refuses: the network between may be cut."""
+    """No host refuses the connection, so the network between may be cut."""
 
     async def story(world: World) -> None:
         brokers = await connected(world, 3)

@@ -238,7 +238,7 @@ def test_a_broker_that_renews_within_the_last_heartbeat_is_not_fenced() -> None:
 
 
 def test_a_gap_between_looks_restarts_the_count() -> None:
-    """The watcher was stalled, perhaps with the whole machine: nothing follows from the silence."""
+    """The watcher was stalled, perhaps with the whole machine, so the silence proves nothing."""
     stage = Stage(cluster(1, 2), me=1)
     stage.silence(2)
     stage.run(SESSION - 1)
@@ -278,7 +278,7 @@ def test_a_lease_that_cannot_be_read_at_the_turn_is_not_fenced() -> None:
     then."""
     stage = Stage(cluster(1, 2, 3), me=1, draw=1.0)
     stage.silence(2, 3)
-    # The turn comes a heartbeat after the confirmation, which comes one after the judgement.
+    # The turn comes one heartbeat after the confirmation, which comes one after the judgement.
     assert stage.run(SESSION + 2 * HEARTBEAT - 0.1) == []
     stage.unreadable |= {2, 3}
     assert stage.run(HEARTBEAT / 2) == []
@@ -287,7 +287,8 @@ def test_a_lease_that_cannot_be_read_at_the_turn_is_not_fenced() -> None:
 
 
 def test_without_a_lease_put_since_the_judgement_no_broker_is_fenced() -> None:
-    """PUTs have just begun to fail for all, and looks go on: the silence is the store's."""
+    """PUTs have just begun to fail for all brokers, while looks succeed: the silence is the
+    store's."""
     stage = Stage(cluster(1, 2), me=1)
     stage.silence(2)
     while not stage.watch.silent:
@@ -339,7 +340,7 @@ def test_a_lease_that_was_resumed_in_the_log_starts_the_count_anew() -> None:
 
 
 def test_an_entry_that_the_watcher_has_not_read_yet_refuses_the_fence() -> None:
-    """The broker has resumed its lease, and its entry comes before the watcher's."""
+    """The broker has resumed its lease, and writes its entry before the watcher's."""
     stage = Stage(cluster(1, 2, 3), me=1)
     stage.silence(2)
     assert stage.run(30, apply=False) == [2]

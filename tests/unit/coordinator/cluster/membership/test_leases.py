@@ -175,7 +175,7 @@ def test_a_lease_is_renewed_at_each_interval() -> None:
             assert keeper.fresh(broker.process.clock.monotonic())
         assert counters[-1] in (6, 7)
         assert sorted(set(counters)) == counters
-        # Nothing but the registration was written to the log.
+        # The log has only the registration.
         assert broker.log.state.sequence == 1
 
     simulate(story)

@@ -1,4 +1,4 @@
-"""Registration: one live incarnation a broker id, and no waiting where it is not needed (B1)."""
+"""Registration: one live incarnation a broker id, and no needless waiting (B1)."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_another_broker_id_is_not_concerned() -> None:
 
 
 def test_a_broker_that_stalls_on_the_same_machine_is_superseded_when_its_lease_is_out() -> None:
-    """Its process is there, but it does nothing; the seal will stop it when it wakes up."""
+    """The old process exists but is paused. The seal will stop it when it wakes up."""
 
     async def story(world: World) -> None:
         first = await world.broker(7, world.process("a", host="harbour"))

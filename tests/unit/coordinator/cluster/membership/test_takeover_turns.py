@@ -40,7 +40,7 @@ def test_the_fencer_begins_at_once() -> None:
     turns = TakeoverTurns(incarnation(FENCED, 4), HEARTBEAT)
     turns.fenced(Epoch(3), 100.0)
     assert [each.epoch for each in turns.begin(FENCED, 100.0, middle)] == [3]
-    # The log's entry may come first.
+    # The broker may see the log's entry first.
     turns.fenced(Epoch(3), 100.1)
     assert turns.begin(FENCED, 100.2, middle) == ()
 

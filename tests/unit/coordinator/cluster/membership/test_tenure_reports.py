@@ -1,4 +1,4 @@
-"""Opened tenures: told to the log late, together, and only where it matters (C2)."""
+"""Opened tenures: reported to the log late, together, and only where it matters (C2)."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def test_a_tenure_that_is_opened_while_others_are_told_is_told_next() -> None:
     async def story(world: World) -> None:
         broker, (partition, other, *_) = await heir(world)
         tenure_reports = TenureReports(*told_by(broker), lambda: Slot(1))
-        # An opening of a tenure that we no longer, or do not yet, hold is nothing to tell.
+        # A broker does not report the opening of a tenure that it no longer holds or does not hold
+        # yet.
         tenure_reports.add(partition, LeaderEpoch(0), Slot(0))
         tenure_reports.add(other, AT_1, Slot(0))
         telling = within(broker.process, tenure_reports.flush())

@@ -98,7 +98,8 @@ def test_the_last_survivor_gets_everything(count: int) -> None:
         assert survivor.owned(world) == 2 * count
         assert survivor.ended == []
         if count <= 4:
-            # The survivor watches all: it gives nothing to a dead broker, to take it again later.
+            # The survivor watches all brokers, so it gives no partition to a dead one, to take it
+            # back later.
             topics = world.replayed().topics.values()
             assert max(len(tenures) for topic in topics for tenures in topic.partitions) == 2
 
@@ -218,7 +219,8 @@ def test_a_broker_that_fences_itself_is_taken_over_at_once() -> None:
 
 
 def test_a_lease_of_a_newer_format_is_left_alone() -> None:
-    """A newer build's lease cannot be judged: its broker is not fenced, and the watcher goes on."""
+    """A watcher cannot judge the lease of a newer build. It does not fence that broker, and goes
+    on."""
 
     async def story(world: World) -> None:
         watcher = await member(world, 1)

@@ -1,4 +1,4 @@
-"""A zone is wanted for a coordinator if most of its many requests come from there."""
+"""A zone is wanted for a coordinator if the zone makes most of its many requests."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_a_broker_that_knows_no_rules_must_be_upgraded_first() -> None:
     state = after(modern(), None, replace(registered(2), version=DRAIN_VERSION))
     with pytest.raises(AclsRefused, match="knows no access control rules: 2; upgrade"):
         creating(state, [READ])
-    # A change that is none is none in any cluster.
+    # A deletion that matches no rule is allowed in any cluster.
     assert deleting(state, [AclFilter()]) == ([[]], ())
 
 

@@ -51,7 +51,7 @@ def retired() -> ClusterState:
 
 
 def opened() -> ClusterState:
-    """Broker 2 has opened all of them: no tenure names broker 1 any more."""
+    """Broker 2 has opened all partitions, so no tenure names broker 1 any more."""
     groups = (
         OpenedTenures(FLIGHTS, LeaderEpoch(1), (0, 2)),
         OpenedTenures(DELAYS, LeaderEpoch(1), (0,)),
@@ -185,7 +185,7 @@ def test_a_topics_fate_is_told_by_its_id_alone_once_it_is_forgotten() -> None:
     assert state.fate_of(at_the_end) is TopicFate.FORGOTTEN
     assert state.fate_of(behind_the_end) is TopicFate.UNKNOWN
     assert state.fate_of(FLIGHTS) is TopicFate.ALIVE
-    # Tidelog gives no such id in a bucket of this format.
+    # Tidelog creates no such id in a bucket of this format.
     assert state.fate_of(NOWHERE) is TopicFate.UNKNOWN
 
 

@@ -366,7 +366,7 @@ def test_a_moved_partition_names_the_end_of_the_tenure_before_until_it_is_opened
     state = after(state, 2, opened(1, 0))
     assert state.tenures(flights(0)) == (Tenure(LeaderEpoch(1), SECOND, None),)
     assert state.unopened(Epoch(2)) == ()
-    # Told twice is no harm.
+    # A repeated report does no harm.
     assert after(state, 2, opened(1, 0)).topics == state.topics
 
 

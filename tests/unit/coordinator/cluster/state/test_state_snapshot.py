@@ -1,4 +1,4 @@
-"""Snapshots of the cluster's state: nothing is lost, and nothing damaged is believed."""
+"""Snapshots of the cluster's state: no state is lost, and damaged snapshots are refused."""
 
 from __future__ import annotations
 

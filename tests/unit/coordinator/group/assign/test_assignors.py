@@ -44,7 +44,7 @@ def sizes(found: Mapping[str, Assignment]) -> dict[str, int]:
 
 
 def moved(before: Mapping[str, Assignment], after: Mapping[str, Assignment]) -> int:
-    """The number of partitions that a member had, and that it has no more."""
+    """The number of partitions that a member had and has lost."""
     return sum(
         len(numbers - after.get(member_id, {}).get(topic, frozenset()))
         for member_id, topics in before.items()
@@ -151,7 +151,8 @@ ASSIGNMENTS = st.dictionaries(
 def test_every_partition_goes_to_one_subscriber(
     members: dict[str, set[TopicId]], previous: dict[str, Assignment], assignor: object
 ) -> None:
-    """Members may have had anything before, even one partition twice or partitions now gone."""
+    """Members may have had any partitions before, even one twice, or partitions that no longer
+    exist."""
     asked = task(members, previous)
     found = assignor(asked)  # type: ignore[operator]
     assert found.keys() == members.keys()

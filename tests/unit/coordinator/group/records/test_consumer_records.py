@@ -120,7 +120,8 @@ CURRENT = CurrentAssignment(
             b"\0\5" + key_text("g") + key_text("m"),
             b"\0\0" + text("i") + b"\0" + text("c") + text("/h")
             + b"\3" + text("t") + text("u") + text("t.*") + b"\0\0\0\x3c" + text("range")
-            # Kafka's default is no null but an empty structure, so null is there in so many words.
+            # Kafka's default is an empty structure and not null, so the encoding has an explicit
+            # null.
             + b"\1" + b"\0" + b"\1" + b"\0",
         ),
         (

@@ -172,7 +172,8 @@ def test_a_member_with_a_later_epoch_is_fenced(world: ConsumerWorld) -> None:
 
 
 def test_an_answer_may_have_been_lost(world: ConsumerWorld) -> None:
-    """The epoch before is accepted from a member that has nothing that it was not given."""
+    """The coordinator accepts the previous epoch from a member that owns only assigned
+    partitions."""
     first = world.consumer("a")
     world.enter("b")
     first.hear(first.ask())

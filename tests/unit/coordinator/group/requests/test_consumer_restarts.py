@@ -1,4 +1,4 @@
-"""A consumer group goes on at the next coordinator, from the log or from a snapshot."""
+"""A consumer group continues at the next coordinator, from the log or from a snapshot."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_snapshot_makes_the_same_group(world: ConsumerWorld) -> None:
 
 
 def test_the_order_that_compaction_leaves_does_not_matter(world: ConsumerWorld) -> None:
-    """The newest record of each key stays, where it is."""
+    """The newest record of each key stays, at its offset."""
     first, second = world.consumer("a"), world.consumer("b", instance_id="i")
     world.settle(first, second)
     before = world.describe_consumers()

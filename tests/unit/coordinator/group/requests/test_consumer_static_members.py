@@ -1,4 +1,4 @@
-"""Static members of consumer groups: they go away, come back and are replaced."""
+"""Static members of consumer groups leave, come back and are replaced."""
 
 from __future__ import annotations
 

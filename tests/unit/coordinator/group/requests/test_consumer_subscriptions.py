@@ -1,4 +1,4 @@
-"""Subscriptions of consumer groups, and topics that come, grow and go."""
+"""Subscriptions of consumer groups, and topics that are created, grow and are deleted."""
 
 from __future__ import annotations
 

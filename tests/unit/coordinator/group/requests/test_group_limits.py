@@ -328,7 +328,7 @@ def _held_by_a_successor(world: GroupWorld) -> tuple[int, int]:
     return _held(world)
 
 
-# Much that goes at once goes in parts.
+# The coordinator removes many members in parts.
 
 
 def test_a_group_with_many_offsets_is_deleted_in_parts() -> None:

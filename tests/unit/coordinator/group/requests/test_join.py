@@ -29,7 +29,7 @@ def protocols(*names: str) -> tuple[SupportedProtocol, ...]:
 
 
 def member_of(world: GroupWorld) -> str:
-    """The id of the member that came last."""
+    """The id of the newest member."""
     return list(world.group.members)[-1]
 
 
@@ -92,7 +92,7 @@ def test_a_known_member_is_parked_while_others_join() -> None:
 
 
 def test_a_member_that_repeats_its_join_is_told_the_generation_again() -> None:
-    """The answer was lost: nothing changes, and the leader gets its members."""
+    """The answer was lost. The group does not change, and the leader gets its members."""
     world = GroupWorld()
     leader, follower = world.completing(2)
     assert world.joined(world.join(follower)).generation == 1
@@ -307,7 +307,7 @@ def test_the_longest_rebalance_timeout_counts() -> None:
     assert world.group.rebalance_timeout_ms == 90_000
     again = world.join(leader, protocols=OTHER, rebalance_ms=10_000, session_ms=1_000_000)
     silent = [each for each in world.group.members if each != leader]
-    # Its session is kept alive by heartbeats, its join does not come.
+    # Heartbeats keep the member's session alive, but its join does not come.
     for _ in range(10):
         world.advance(8_900)
         assert world.heartbeat(silent[0], 1) is ErrorCode.REBALANCE_IN_PROGRESS
@@ -326,7 +326,7 @@ def test_a_leader_that_does_not_join_is_replaced_by_one_that_did() -> None:
 
 
 def test_a_new_member_whose_join_waits_too_long_is_sent_away() -> None:
-    """Its client may have gone: the broker cannot see that while the request is parked."""
+    """The client may be gone: the broker cannot see that while the request is parked."""
     world = GroupWorld()
     (leader,) = world.stable(rebalance_ms=20 * 60_000)
     newcomer = world.join(rebalance_ms=20 * 60_000)

@@ -15,7 +15,7 @@ from tidelog.protocol.error_codes import ErrorCode
 
 
 def settle(world: ConsumerWorld, *clients: ClassicClient | FakeConsumer) -> None:
-    """Heartbeats until each member has a fair share and nothing changes."""
+    """Send heartbeats until each member has a fair share and no assignment changes."""
     for _ in range(20):
         before = len(world.log)
         for client in clients:
@@ -101,7 +101,7 @@ def test_a_successor_goes_on_with_the_group_as_it_became(
     world.advance(0)
     world.restart()
     assert group_type(world) == "classic"
-    # No record tells that a rebalance had begun: but no member has this generation.
+    # No record tells that a rebalance had begun, but no member has this generation.
     assert world.heartbeat(old.member_id, old.generation) is ErrorCode.ILLEGAL_GENERATION
     classic_group(world, old)
 

@@ -43,7 +43,7 @@ SWEEP_MS = GroupSettings().offsets_check_interval_ms
 
 
 def subscription(*topics: str) -> tuple[SupportedProtocol, ...]:
-    """A consumer's subscription (version 1, with nothing that follows)."""
+    """A consumer's subscription in version 1, without further fields."""
     metadata = struct.pack(">hi", 1, len(topics))
     for topic in topics:
         metadata += struct.pack(">h", len(topic)) + topic.encode()
@@ -297,7 +297,7 @@ def test_a_group_that_only_holds_offsets_loses_each_after_the_retention() -> Non
 
 
 def test_the_progress_of_a_sink_is_kept_however_long_it_rests() -> None:
-    """A query that goes on after a year must learn that its last batch is committed."""
+    """A query that resumes after a year must learn that its last batch is committed."""
     world = GroupWorld()
     world.commit(7, topic=SINK_PROGRESS_TOPIC)
     world.advance(400 * DAY_MS)

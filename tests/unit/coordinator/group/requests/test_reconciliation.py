@@ -53,7 +53,7 @@ def step(
         (STABLE, on(0, 1, 2, 3), (2,), None, (9, UNRELEASED, on(0, 1, 3), {})),
         (UNRELEASED, on(0, 1, 2), (2,), None, (9, UNRELEASED, on(0, 1), {})),
         (UNRELEASED, on(0, 1, 2), (), None, (9, STABLE, on(0, 1, 2), {})),
-        # Nothing changes but the epoch.
+        # Only the epoch changes.
         (STABLE, on(0, 1), (), None, (9, STABLE, on(0, 1), {})),
         (UNRELEASED, on(0, 1), (), None, (9, STABLE, on(0, 1), {})),
     ],
@@ -90,7 +90,7 @@ def test_a_newer_target_takes_away_more_before_it_has_gone_on() -> None:
 
 
 def test_a_partition_under_revocation_does_not_come_back_unreleased() -> None:
-    """A newer target gives it back, but it was told to give it up."""
+    """A newer target returns the partition, but the member was already told to give it up."""
     current = CurrentAssignment(5, 4, UNREVOKED, on(0), on(1))
     assert step(current, on(0, 1), held=(1,), owned=on(0)).state is UNRELEASED
 

@@ -121,7 +121,7 @@ def test_a_failed_put_tells_its_outcome(
     conditions: list[Condition | None], act: Act, expected: type[StoreError], says: str
 ) -> None:
     for condition in conditions:
-        # The second answer is for a repetition that must not come.
+        # The second answer is for a retry, which must not happen.
         outcome, requests = ask([act, stored()], put(condition))
         assert type(outcome) is expected, (condition, outcome)
         assert says in str(outcome)
