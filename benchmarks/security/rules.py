@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 
 from confluent_kafka.admin import (
     AclBinding,
@@ -20,7 +20,7 @@ from benchmarks.harness.targets import Target
 from benchmarks.security.servers import USER, Listeners
 
 RULES = 10_000
-ROUNDS = 5
+ROUNDS = 12
 SHAPE = Shape(KIB, 16, 16 * KIB, 200_000_000, idempotent=False)
 """Small batches: a request of few bytes pays most for its permission."""
 _REQUEST_RULES_MAX = 1000
@@ -28,19 +28,29 @@ _REQUEST_RULES_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class RulesCost:
-    """CPU seconds a GB, mean of the rounds."""
+    """CPU seconds a GB: in each round without an authorizer, and with the rules."""
 
-    without: float
-    with_rules: float
+    without: tuple[float, ...]
+    with_rules: tuple[float, ...]
 
     @property
     def share(self) -> float:
-        """The authorizer's CPU as a share of the CPU without it."""
-        return self.with_rules / self.without - 1
+        """The authorizer's CPU as a share of the CPU without it: mean of the rounds."""
+        return fmean(self._shares())
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of `share`: how far chance may have moved it."""
+        shares = self._shares()
+        return stdev(shares) / len(shares) ** 0.5
+
+    def _shares(self) -> list[float]:
+        pairs = zip(self.without, self.with_rules, strict=True)
+        return [with_rules / without - 1 for without, with_rules in pairs]
 
 
 def measure_rules(without: Listeners, with_rules: Listeners, share: float) -> dict[str, RulesCost]:
-    """Measure two servers in turns, one of them with an authorizer and the rules; by direction."""
+    """Measure two new servers in turns, one of them with an authorizer and rules; by direction."""
     add_rules(with_rules.plain)
     shape = SHAPE.share(share)
     found: dict[str, list[tuple[float, float]]] = {"produce": [], "consume": []}
@@ -52,7 +62,7 @@ def measure_rules(without: Listeners, with_rules: Listeners, share: float) -> di
             for direction, pairs in found.items():
                 ours, theirs = (round_[target.name][direction] for target in targets)
                 pairs.append((ours.cpu_seconds_a_gb, theirs.cpu_seconds_a_gb))
-    return {direction: _cost(pairs) for direction, pairs in found.items()}
+    return {direction: RulesCost(*zip(*pairs, strict=True)) for direction, pairs in found.items()}
 
 
 def add_rules(target: Target) -> None:
@@ -108,7 +118,3 @@ def _rule(
     return AclBinding(
         resource, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW
     )
-
-
-def _cost(pairs: Sequence[tuple[float, float]]) -> RulesCost:
-    return RulesCost(*(fmean(values) for values in zip(*pairs, strict=True)))

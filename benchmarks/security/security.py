@@ -53,13 +53,21 @@ def measure_security(folder: Path, cache: Path, share: float, without: Sequence[
                 kafka("kafka", folder / "kafka", cache, certificates, {})
             )
         _measure_open(found, servers, certificates, share)
-        print("measuring access control rules", file=sys.stderr, flush=True)
-        with tidelog("rules", folder / "rules", certificates, TIDELOG_RULES) as ruled:
-            found.rules["tidelog"] = measure_rules(servers["tidelog"], ruled, share)
-        if "kafka" in servers:
-            place = folder / "kafka-rules"
-            with kafka("kafka-rules", place, cache, certificates, KAFKA_RULES) as ruled:
-                found.rules["kafka"] = measure_rules(servers["kafka"], ruled, share)
+    print("measuring access control rules", file=sys.stderr, flush=True)
+    # Two new servers: one that has served other loads costs more than a new one.
+    open_, ruled = folder / "open", folder / "rules"
+    with (
+        tidelog("open", open_, certificates, {}) as without_rules,
+        tidelog("rules", ruled, certificates, TIDELOG_RULES) as with_rules,
+    ):
+        found.rules["tidelog"] = measure_rules(without_rules, with_rules, share)
+    if "kafka" not in without:
+        open_, ruled = folder / "kafka-open", folder / "kafka-rules"
+        with (
+            kafka("kafka-open", open_, cache, certificates, {}) as without_rules,
+            kafka("kafka-rules", ruled, cache, certificates, KAFKA_RULES) as with_rules,
+        ):
+            found.rules["kafka"] = measure_rules(without_rules, with_rules, share)
     return found
 
 

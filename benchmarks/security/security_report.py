@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import fmean
 
 from benchmarks.broker.throughput import Measured
 from benchmarks.security.rules import RULES
@@ -70,11 +71,12 @@ def _rules(found: Security) -> list[str]:
     return [
         f"## {RULES:,} access control rules",
         "",
-        "| server | direction | without an authorizer, CPU s/GB | with it | its share |",
-        "|---|---|---|---|---|",
+        "| server | direction | without an authorizer, CPU s/GB | with it | its share |"
+        " standard error |",
+        "|---|---|---|---|---|---|",
         *(
-            f"| {_NAMES[name]} | {direction} | {cost.without:.2f} | {cost.with_rules:.2f} |"
-            f" {cost.share:+.1%} |"
+            f"| {_NAMES[name]} | {direction} | {fmean(cost.without):.2f} |"
+            f" {fmean(cost.with_rules):.2f} | {cost.share:+.1%} | {cost.standard_error:.1%} |"
             for name, directions in found.rules.items()
             for direction, cost in directions.items()
         ),

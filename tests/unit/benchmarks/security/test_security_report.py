@@ -50,12 +50,12 @@ def test_handshakes_rules_and_quotas_have_a_row_for_each_server() -> None:
     text = document(
         Security(
             handshakes={"kafka": Handshakes(812.3, 0.456)},
-            rules={"tidelog": {"produce": RulesCost(2.0, 2.05)}},
+            rules={"tidelog": {"produce": RulesCost((2.0, 2.0), (2.02, 2.08))}},
             quotas={"tidelog": QuotaReached(0.9912, 1.0349)},
         )
     )
     assert "| Kafka | 812 | 0.46 |" in text
-    assert "| Tidelog | produce | 2.00 | 2.05 | +2.5% |" in text
+    assert "| Tidelog | produce | 2.00 | 2.05 | +2.5% | 1.5% |" in text
     assert "| Tidelog | 0.991 | 1.035 |" in text
 
 
@@ -74,4 +74,4 @@ def vars_of(rule: object) -> list[object]:
 def test_the_authorizers_share_is_of_the_cpu_without_an_authorizer(
     without: float, share: float
 ) -> None:
-    assert RulesCost(without, 3.0).share == pytest.approx(share)
+    assert RulesCost((without,), (3.0,)).share == pytest.approx(share)
