@@ -101,6 +101,8 @@ class LogRetention:
         table = None
         if any(partition.log.table_next for partition in partitions):
             table = await self._tables.open(topic_id)
+            if any(ends_below(table, partition.log) for partition in partitions):
+                table = await self._tables.refresh(topic_id)
         held = [p for p in partitions if self._partitions.get(p.log.partition) is p]
         if not held:
             return
@@ -119,6 +121,9 @@ class LogRetention:
         moving = []
         for partition in partitions:
             log = partition.log
+            if table is not None and ends_below(table, log):
+                # Records between the table's end and the WAL would look like offsets without one.
+                continue
             log_start = log_start_after(
                 runs_of(log, table), policy, log.log_start, log.last_stable_offset, now_ms
             )
@@ -153,6 +158,12 @@ class LogRetention:
                 )
                 return
             self._metrics.refusals += 1
+
+
+def ends_below(table: TableState, log: PartitionLog) -> bool:
+    """Whether the table lacks records that were rolled: another process has committed them, and
+    this one has read the table before."""
+    return table.partition(log.partition.partition).next_offset < log.table_next
 
 
 def runs_of(log: PartitionLog, table: TableState | None) -> Iterator[RetentionRun]:
