@@ -75,6 +75,13 @@ class _Job(NamedTuple):
     merged: tuple[Segment, ...] = ()
 
 
+class _Turn(NamedTuple):
+    """A log's last turn."""
+
+    number: int
+    has_failed: bool
+
+
 class _Looked(NamedTuple):
     """The state in which a partition had no work."""
 
@@ -117,6 +124,8 @@ class LogCleaner:
         self.metrics = metrics
         self._looked: dict[TopicPartition, _Looked] = {}
         self._paused: dict[TopicPartition, float] = {}
+        self._turns: dict[TopicPartition, _Turn] = {}
+        self._turns_taken = 0
         self._cleaning = asyncio.Lock()
         self._retained_at = clock.monotonic()
         self._has_retained = False
@@ -143,27 +152,38 @@ class LogCleaner:
         if job is None:
             return False
         place = job.partition.log.partition
+        self._turns_taken += 1
+        self._turns[place] = _Turn(self._turns_taken, has_failed=False)
         try:
             await self._do(job)
         except NoTable:
             # The topic was deleted meanwhile.
             pass
         except TidelogError as error:
+            self._turns[place] = _Turn(self._turns_taken, has_failed=True)
             await self._note_failure(place, error)
         return True
 
     # Which job is next.
 
     async def _choose(self) -> _Job | None:
-        """The dirtiest log that is due for compaction; if there is none, segments to merge."""
-        dirtiest: _Job | None = None
-        merge: _Job | None = None
+        """The dirtiest log that is due for compaction; if there is none, segments to merge.
+
+        A log whose last turn failed lets all others go first that have had no turn since. Otherwise
+        two logs whose rounds fail later than their pauses end would keep the others waiting.
+        """
+        jobs: list[_Job] = []
+        has_merge = False
         looked: dict[TopicPartition, _Looked] = {}
+        turns: dict[TopicPartition, _Turn] = {}
         self.metrics.dirty_ratio_max = 0.0
         for number, partition in enumerate(list(self._partitions), 1):
             if number % LOOKED_AT_ONCE == 0:
                 await self._clock.sleep(0)
             place = partition.log.partition
+            turn = self._turns.get(place)
+            if turn is not None:
+                turns[place] = turn
             if not self._may_be_cleaned(partition):
                 continue
             try:
@@ -181,18 +201,28 @@ class LogCleaner:
                 looked[place] = now
                 continue
             dirty = self._dirty(partition, config, table)
-            if dirty is not None and (
-                dirtiest is None or dirtiest.dirty is None or dirty.ratio > dirtiest.dirty.ratio
-            ):
-                dirtiest = _Job(partition, config, dirty)
-            if dirty is None and merge is None:
+            has_failed = turn is not None and turn.has_failed
+            if dirty is not None:
+                jobs.append(_Job(partition, config, dirty))
+            elif has_failed or not has_merge:
                 merged = self._to_merge(partition, config, table)
                 if merged:
-                    merge = _Job(partition, config, None, merged)
+                    jobs.append(_Job(partition, config, None, merged))
+                    has_merge = has_merge or not has_failed
                 elif not _depends_on_time(config):
                     looked[place] = now
-        self._looked = looked
-        return dirtiest or merge
+        self._looked, self._turns = looked, turns
+        return self._fairest(jobs)
+
+    def _fairest(self, jobs: Sequence[_Job]) -> _Job | None:
+        turns = [self._turns.get(job.partition.log.partition) for job in jobs]
+        longest_ago = min((turn.number if turn else 0 for turn in turns), default=0)
+        entitled = [
+            job
+            for job, turn in zip(jobs, turns, strict=True)
+            if turn is None or not turn.has_failed or turn.number == longest_ago
+        ]
+        return max(entitled, key=lambda job: job.dirty.ratio if job.dirty else 0.0, default=None)
 
     def _may_be_cleaned(self, partition: Partition) -> bool:
         if partition.is_internal or partition.fault is not None or not partition.log.table_next:

@@ -192,8 +192,9 @@ class SegmentRewriter:
         segment = replace(
             written.segment, cleaned=joined_ranges(cleaned, written.segment.tombstones or 0)
         )
-        await self._store.put(segment.key(self._topic_partition.topic_id), written.pieces)
+        # Before the put: the table refuses a segment whose put began too long ago.
         await self._pace(segment.size_bytes)
+        await self._store.put(segment.key(self._topic_partition.topic_id), written.pieces)
         return Replacement(removed, (segment,))
 
 
