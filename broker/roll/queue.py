@@ -193,7 +193,8 @@ class RollQueue:
         log = partition.log
         place, table_next = log.partition, log.table_next
         self._end_pause(place)
-        if log.high_watermark <= table_next:
+        # A partition that went and came back is another object, with records of its own.
+        if log.high_watermark <= table_next and self._partitions.held(place) is partition:
             self._since.pop(place, None)
         waiting = self._waiting.pop(place, [])
         left = [each for each in waiting if each.target > table_next]

@@ -93,7 +93,7 @@ class RecoveredPartitions:
         """The topic's present table. Other brokers may have led and rolled these partitions."""
         if self._tables.get(topic_id) is None:
             return await self._tables.open(topic_id)
-        return await self._tables.refresh(topic_id)
+        return await self._tables.refresh_or_reopen(topic_id)
 
     async def load_ages(self) -> None:
         """Let each partition wait since the put of its oldest object."""

@@ -297,7 +297,8 @@ class Roller:
                     self._rolled(each, result.version)
                 return
             self.metrics.refusals += 1
-            state = await self._tables.open(topic_id)
+            # The table may have been opened anew while the commit waited for its answer.
+            state = await self._tables.refresh(topic_id)
             pending = [each for each in pending if self._is_still_valid(each, state, result)]
 
     def _is_still_valid(self, built: _Built, state: TableState, refusal: CommitRefusal) -> bool:

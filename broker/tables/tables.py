@@ -45,6 +45,8 @@ SEGMENTS_HELD_MAX = 200_000
 
 Above the limit the least recently used tables are closed.
 """
+PATIENCE_SECONDS = 1.0
+"""How long the opening of partitions waits for a commit of their table. It may take 30 s."""
 CORRUPT_SECONDS = 10.0
 """The time until a corrupt table is read again."""
 
@@ -129,6 +131,22 @@ class Tables:
         log = await self._opened(topic_id)
         await log.refresh()
         return log.state
+
+    async def refresh_or_reopen(self, topic_id: TopicId) -> TableState:
+        """As `refresh`, but a table whose commit takes longer than PATIENCE_SECONDS is opened anew.
+
+        That commit goes on. The table log decides it as it decides a commit of another broker (E1).
+        """
+        log = await self._opened(topic_id)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await log.refresh()
+                return log.state
+        except TimeoutError:
+            entry = self._entries.get(topic_id)
+            if log.is_busy and entry is not None and entry.log is log:
+                del self._entries[topic_id]
+        return await self.refresh(topic_id)
 
     async def stored_bytes(self, topic_id: TopicId) -> Mapping[int, int]:
         """Bytes of the topic's segments by partition; empty for internal topics.

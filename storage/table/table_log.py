@@ -169,6 +169,11 @@ class TableLog:
         """True if CHECKPOINT_COMMITS commits follow the newest checkpoint."""
         return self.state.version - self._checkpointed >= CHECKPOINT_COMMITS
 
+    @property
+    def is_busy(self) -> bool:
+        """True while a commit or a refresh is under way."""
+        return self._lock.locked()
+
     def key(self, version: int) -> str:
         return self._sequence.key(version)
 

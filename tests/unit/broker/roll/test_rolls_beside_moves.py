@@ -13,12 +13,14 @@ from tests.unit.broker.ownership.test_several_brokers import (
     until_served,
     values,
 )
-from tests.unit.broker.rolled import flush, hosted, offsets, settled, world
+from tests.unit.broker.rolled import flush, hosted, offsets, open_table, settled, world
+from tests.unit.storage.segments import advance, listed
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.broker.partitions.partitions import PartitionError
 from tidelog.clock import SystemClock
 from tidelog.identifiers import TopicPartition
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.table.table_log import TableCommitted
 
 
 def test_a_receiver_that_has_rolled_more_is_no_fault_of_the_giver(
@@ -82,5 +84,111 @@ def test_a_partition_that_stays_after_a_refused_move_is_rolled_by_its_age() -> N
             await writing
             await settled(giver, 1)
             assert await offsets(store, topic_id) == [0]
+
+    run(story)
+
+
+def test_records_behind_a_move_back_are_rolled_though_an_old_commit_lands_late() -> None:
+    """The broker has closed the table meanwhile, so the partition came back without waiting for
+    the commit. The late commit says nothing of the records that came since."""
+    store = GatedStore(MemoryStore(SystemClock()))
+    store.open()
+    here = world(store, roll_age_ms=1000)
+
+    async def story() -> None:
+        async with here.broker(1) as giver, here.broker(2) as receiver:
+            topic_id = await shared_topic(giver, giver)
+            place = TopicPartition(topic_id, 0)
+            await giver.produce(batch(b"0"))
+            store.hold("_delta_log/")
+            waiting = giver.broker.topic_tables.roller.flush(hosted(giver))
+            await until(lambda: store.waiting)
+            (late,) = store.waiting
+            store.hold("nothing else")
+            tables = giver.broker.topic_tables.tables
+            tables._segments_held_max = 0
+            await tables.open(await giver.create_topic("another"))
+            assert tables.get(topic_id) is None
+            await giver.broker.ownership.giving.give({place: epoch_of(receiver)})
+            await receiver.broker.membership.metadata.refresh()
+            await until_served(receiver, topic_id, 0)
+            await receiver.broker.ownership.giving.give({place: epoch_of(giver)})
+            await giver.broker.membership.metadata.refresh()
+            await until_served(giver, topic_id, 0)
+            await giver.produce(batch(b"1"))
+            store.release(late)
+            await asyncio.wait([waiting])
+            await settled(giver, 2)
+            assert await offsets(store, topic_id) == [0, 1]
+
+    run(story)
+
+
+def test_a_partition_comes_back_while_a_commit_of_its_table_hangs() -> None:
+    """The table log decides that commit as it decides a commit of another broker (E1)."""
+    store = GatedStore(MemoryStore(SystemClock()))
+    store.open()
+    here = world(store)
+
+    async def story() -> None:
+        async with here.broker(1) as giver, here.broker(2) as receiver:
+            topic_id = await shared_topic(giver, giver)
+            place = TopicPartition(topic_id, 0)
+            await giver.produce(batch(b"0"))
+            store.hold("_delta_log/")
+            waiting = giver.broker.topic_tables.roller.flush(hosted(giver))
+            await until(lambda: store.waiting)
+            (late,) = store.waiting
+            store.hold("nothing else")
+            await giver.broker.ownership.giving.give({place: epoch_of(receiver)})
+            await receiver.broker.membership.metadata.refresh()
+            await until_served(receiver, topic_id, 0)
+            await receiver.produce(batch(b"1"))
+            await flush(receiver)
+            await receiver.broker.ownership.giving.give({place: epoch_of(giver)})
+            await giver.broker.membership.metadata.refresh()
+            async with asyncio.timeout(10):
+                await until_served(giver, topic_id, 0)
+            assert await values(giver, 0) == [b"0", b"1"]
+            await giver.produce(batch(b"2"))
+            store.release(late)
+            await asyncio.wait([waiting])
+            await flush(giver)
+            assert await offsets(store, topic_id) == [0, 1, 2]
+            assert giver.broker.health.faults() == []
+
+    run(story)
+
+
+def test_a_refused_commit_is_judged_by_the_present_table_though_it_was_opened_anew() -> None:
+    """The table was opened anew while the commit hung. Then the previous owner's commit landed."""
+    store = GatedStore(MemoryStore(SystemClock()))
+    store.open()
+    here = world(store)
+
+    async def story() -> None:
+        async with here.broker(1) as giver, here.broker(2) as receiver:
+            topic_id = await shared_topic(giver, giver, giver)
+            place = TopicPartition(topic_id, 0)
+            for number in range(2):
+                await giver.produce(batch(b"0"), number)
+            store.hold("_delta_log/")
+            waiting = giver.broker.topic_tables.roller.flush(hosted(giver, 1))
+            await until(lambda: store.waiting)
+            (late,) = store.waiting
+            store.hold("nothing else")
+            await giver.broker.ownership.giving.give({place: epoch_of(receiver)})
+            await receiver.broker.membership.metadata.refresh()
+            await until_served(receiver, topic_id, 0)
+            await receiver.broker.ownership.giving.give({place: epoch_of(giver)})
+            await giver.broker.membership.metadata.refresh()
+            await until_served(giver, topic_id, 0)
+            previous = await open_table(store._store, topic_id)
+            change = advance(1, 0, 1, listed(1, 0, 0, 99))
+            assert isinstance(await previous.commit((change,)), TableCommitted)
+            store.release(late)
+            await waiting
+            assert giver.broker.topic_tables.roller.metrics.refusals == 1
+            assert giver.broker.health.faults() == []
 
     run(story)

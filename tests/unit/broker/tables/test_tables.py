@@ -126,6 +126,39 @@ def test_a_cancelled_waiter_does_not_end_the_opening_for_other_waiters() -> None
     tell(story)
 
 
+def test_a_table_is_opened_anew_while_a_commit_hangs() -> None:
+    """That commit is refused later as one of another broker is."""
+
+    async def story(world: World) -> None:
+        tables = world.tables()
+        before = await tables.open(TOPIC_ID)
+        world.faulty.plan("put", StoreFault.SLOW)
+        late = asyncio.create_task(tables.commit(TOPIC_ID, (advance(0, 0, 5, listed(0, 0, 4)),)))
+        await settle()
+        await grow(world.tables(), 2)
+        state = await tables.refresh_or_reopen(TOPIC_ID)
+        assert state is tables.get(TOPIC_ID)
+        assert state is not before
+        assert state.partition(0).next_offset == 20
+        assert await late == CommitRefusal(0, "the table ends at offset 20, not at 0")
+
+    tell(story)
+
+
+def test_a_table_is_not_opened_anew_while_reads_are_slow() -> None:
+    async def story(world: World) -> None:
+        tables = world.tables()
+        before = await tables.open(TOPIC_ID)
+        await grow(world.tables(), 2)
+        world.faulty.plan("get", StoreFault.SLOW)
+        began = world.clock.monotonic()
+        assert await tables.refresh_or_reopen(TOPIC_ID) is before
+        assert world.clock.monotonic() - began >= module.PATIENCE_SECONDS
+        assert before.partition(0).next_offset == 20
+
+    tell(story)
+
+
 def test_commits_to_one_topic_come_one_after_the_other() -> None:
     async def story(world: World) -> None:
         tables = world.tables()
