@@ -377,11 +377,15 @@ class LogCleaner:
         )
 
     async def _pace(self, size_bytes: int) -> None:
-        """Sleep so that the cleaner stays below log.cleaner.io.max.bytes.per.second."""
+        """Sleep so that the cleaner stays below log.cleaner.io.max.bytes.per.second.
+
+        At a low rate a job takes hours, so retention comes between its pieces.
+        """
         self.metrics.bytes_moved += size_bytes
         rate = self._settings().number("log.cleaner.io.max.bytes.per.second")
         if size_bytes / rate >= PACE_SECONDS_MIN:
             await self._clock.sleep(size_bytes / rate)
+        await self._retain_if_due()
 
     async def _note_failure(self, place: TopicPartition, error: TidelogError) -> None:
         self.metrics.failures += 1

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from tests.unit.broker.clean.test_log_cleaner import COMPACTED, clean, keyed, roll
+from tests.unit.broker.clean.test_retention import HOUR_MS, dated
 from tests.unit.broker.one_broker import OneBroker, World, run
 from tests.unit.broker.rolled import offsets
 from tidelog.clock import SystemClock
 from tidelog.identifiers import TopicId
 from tidelog.storage.clean import compaction
-from tidelog.storage.object_store import ByteRange, StoredObject, StoreNotApplied, Suffix
+from tidelog.storage.object_store import (
+    Buffer,
+    ByteRange,
+    Condition,
+    StoredObject,
+    StoreNotApplied,
+    Suffix,
+)
 from tidelog.storage.stores.memory import MemoryStore
 
 ROUND_SECONDS = 20.0
@@ -128,5 +137,41 @@ def test_a_round_below_a_low_rate_ends() -> None:
             assert one.broker.topic_tables.cleaner.metrics.failures == 0
             assert await offsets(store, topic_id) == [1]
             assert clock.skipped > 300
+
+    run(story)
+
+
+class WatchedPuts(MemoryStore):
+    """Calls `seen` before each put of a segment."""
+
+    def __init__(self, clock: SkippingClock) -> None:
+        super().__init__(clock)
+        self.seen: Callable[[], None] = lambda: None
+
+    async def put(
+        self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+    ) -> str:
+        if key.endswith(".parquet"):
+            self.seen()
+        return await super().put(key, data, condition)
+
+
+def test_retention_comes_in_time_while_the_keys_of_a_log_are_read() -> None:
+    clock = SkippingClock()
+    store = WatchedPuts(clock)
+    expired: list[int] = []
+
+    async def story() -> None:
+        world = new_world(store, clock, log_cleaner_io_max_bytes_per_second=1.0)
+        async with world.broker() as one:
+            await one.create_topic(retention_ms=str(HOUR_MS))
+            await roll(one, dated(2 * HOUR_MS))
+            await dirty_topic(one, "slow")
+            cleaner = one.broker.topic_tables.cleaner
+            clock.skips_for = asyncio.current_task()
+            store.seen = lambda: expired.append(cleaner.metrics.segments_expired)
+            assert await cleaner.clean_one()
+            assert expired == [1]
+            assert cleaner.metrics.compactions == 1
 
     run(story)
