@@ -93,6 +93,8 @@ def fetch(bootstrap: str, meter: _Meter) -> None:
             "fetch.max.bytes": 2 * len(VALUE),
             "fetch.message.max.bytes": 2 * len(VALUE),
             "queued.max.messages.kbytes": 40,
+            # With librdkafka's second the client would rest while it may fetch.
+            "fetch.queue.backoff.ms": 10,
         }
     )
     consumer.assign([TopicPartition("fetched", 0, 0)])
