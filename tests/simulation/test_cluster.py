@@ -92,7 +92,6 @@ _SHOWN_BY = {
     "retention-past-stable": 2,
     "stable-below-start": 3,
     "tombstones-at-once": 2,
-    "any-commit": 94,
     "views-once": 22,
 }
 """By variant, the seed that shows it soonest, if not the first. After a change of the code another

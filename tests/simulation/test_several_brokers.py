@@ -93,6 +93,7 @@ _SHOWN_BY = {
     "newer-records-early": 3,
     "hints-needed": 3,
     "opens-with-old-table": 3,
+    "any-commit": 22,
 }
 """By variant, the seed that shows it, if not the first one."""
 _SEARCHED_MAX = 60
@@ -106,10 +107,11 @@ _SECONDS = {
     "judge-across-outage": 45.0,
     "collector-blind": SEGMENT_SECONDS,
     "opens-with-old-table": SEGMENT_SECONDS,
+    "any-commit": SEGMENT_SECONDS,
 }
 """The duration of variants that need time: for an outage longer than a session, or for a
 deletion."""
-_OF_SEGMENTS = {"collector-blind", "opens-with-old-table"}
+_OF_SEGMENTS = {"collector-blind", "opens-with-old-table", "any-commit"}
 _WORKLOADS = {
     "markers-without-ordinal": "transactions",
     "open-left-out": "transactions",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.simulation.world.patches import Breakage, Patch
 from tidelog.broker.tables.tables import Tables
 from tidelog.identifiers import TopicId
+from tidelog.storage.table import table_state
 from tidelog.storage.table.table_state import TableState
 
 
@@ -18,6 +19,13 @@ def _opens_with_old_table() -> list[Patch]:
     return [(Tables, "refresh_or_reopen", refresh_or_reopen)]
 
 
+def _any_commit() -> list[Patch]:
+    """A table takes every commit, even one that continues another version or removes unknown
+    segments (E1, E3)."""
+    return [(table_state, "refusal_of", lambda *_: None)]
+
+
 HANDOVER_VARIANTS: dict[str, Breakage] = {
     "opens-with-old-table": _opens_with_old_table,
+    "any-commit": _any_commit,
 }

@@ -23,7 +23,6 @@ from tidelog.storage.clean import retention, segment_rewriting
 from tidelog.storage.clean.compaction import Round
 from tidelog.storage.clean.key_offsets import KeyOffsets
 from tidelog.storage.segment.segment import SegmentName
-from tidelog.storage.table import table_state
 from tidelog.storage.table.table_state import TableSegment
 from tidelog.wal.log.image import PartitionImage
 from tidelog.wal.log.partition_log import PartitionLog
@@ -121,12 +120,6 @@ def _tombstones_at_once() -> list[Patch]:
     return [(Round, "is_expired", lambda *_: True)]
 
 
-def _any_commit() -> list[Patch]:
-    """A table takes every commit, even one that continues another version or removes unknown
-    segments (E1, E3)."""
-    return [(table_state, "refusal_of", lambda *_: None)]
-
-
 def _views_once() -> list[Patch]:
     """A reader of the bucket does not read the table again when the WAL is ahead of it (G1)."""
     right = partition_view.view_of
@@ -164,7 +157,6 @@ SEGMENT_VARIANTS: dict[str, Breakage] = {
     "stable-below-start": _stable_below_start,
     "older-kept": _older_kept,
     "tombstones-at-once": _tombstones_at_once,
-    "any-commit": _any_commit,
     "views-once": _views_once,
     "undecided-shown": _undecided_shown,
     "sink-blind": _sink_blind,
