@@ -33,7 +33,7 @@ settings.load_profile(hypothesis_profile())
 
 @pytest.fixture(autouse=True)
 def unchanged_logging() -> Iterator[None]:
-    """A command that a test runs in this process configures logging: take that back."""
+    """A command that a test runs in this process configures logging. Undo that."""
     root, ours = logging.getLogger(), logging.getLogger("tidelog")
     handlers, levels = root.handlers[:], (root.level, ours.level)
     yield

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidelog.security.scram import Verifier
 
 LENGTH_MIN: Final = 8
-"""Shorter texts stand in other words by chance."""
+"""Shorter texts occur in other words by chance."""
 _KEYS_OF_VERIFIER: Final = re.compile(rb'"(?:stored_key|server_key|decoy_key)": ?"([^"]+)"')
 
 
@@ -62,7 +62,7 @@ class KeptSecrets:
 
     @contextmanager
     def of_test(self) -> Iterator[None]:
-        """For the time of one test, after which its secrets are forgotten."""
+        """Keep secrets during one test, and forget them after it."""
         self._is_lasting = False
         try:
             yield
@@ -72,7 +72,7 @@ class KeptSecrets:
 
     @contextmanager
     def of_fixture(self, *, is_lasting: bool) -> Iterator[None]:
-        """For the time in which a fixture is made."""
+        """Keep secrets while a fixture is made."""
         before = self._is_lasting
         self._is_lasting = before or is_lasting
         try:
@@ -87,7 +87,7 @@ keep: Final = KEPT.keep
 
 
 def keep_private_key(pem: bytes, owner: str) -> None:
-    """Keep a key in the PEM form. Its first line is that of many keys."""
+    """Keep the second line of a key in the PEM form, since many keys share the first line."""
     body = pem.decode().partition("PRIVATE KEY-----\n")[2]
     keep(body.splitlines()[1], f"the private key of {owner}")
 
@@ -99,7 +99,8 @@ def keep_token(token: str, owner: object) -> str:
 
 
 def keep_verifier(verifier: Verifier, user: str) -> Verifier:
-    """Keep both keys of a verifier, as text and as programs write bytes; give it back."""
+    """Keep both keys of a verifier, as text and in the form in which programs write bytes. Returns
+    the verifier."""
     for key in (verifier.stored_key, verifier.server_key):
         for text in (base64.b64encode(key).decode(), key.hex(), repr(key)[2:-1]):
             keep(text, f"a verifier of {user}")

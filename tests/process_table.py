@@ -22,7 +22,7 @@ def find(pid: int) -> Found | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name before may hold anything, brackets too.
+    # The process's name comes before, and may hold any character, including brackets.
     state, parent, _, session = text.rpartition(")")[2].split()[:4]
     return None if state in "ZX" else Found(pid, int(parent), state, int(session))
 

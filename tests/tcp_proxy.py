@@ -27,7 +27,7 @@ class TcpProxy(ABC):
 
     @abstractmethod
     def target(self) -> tuple[str, int]:
-        """Host and port of a new connection. May wait until the way is free."""
+        """The target's host and port for a new connection. May wait until the way is free."""
 
     @abstractmethod
     def ways(self) -> tuple[Carry, Carry]:

@@ -77,7 +77,7 @@ def attack(
 
 
 def all_attacks() -> Mapping[str, Attack]:
-    """Every attack by its name, in the order of modules and of functions in them."""
+    """Every attack by its name, in the order of modules and of functions within a module."""
     for module in sorted(pkgutil.iter_modules(attacks.__path__), key=lambda each: each.name):
         importlib.import_module(f"{attacks.__name__}.{module.name}")
     return dict(_found)

@@ -1,6 +1,6 @@
 """The process that attacks: python -m tests.attack.attacker NAME KAFKA HTTP TOPIC [SASL].
 
-Says "begun" when the attack begins, and ends after its seconds at the latest.
+Prints "begun" when the attack begins, and ends after the attack's seconds at the latest.
 """
 
 from __future__ import annotations

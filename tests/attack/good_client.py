@@ -27,7 +27,7 @@ from tidelog.records.records import NewRecord, decode_records, encode_batch
 PERIOD_SECONDS = 0.02
 ROUNDS_PER_CONNECTION = 25
 REQUEST_SECONDS_MAX = 15.0
-"""How long a client waits for an answer; Kafka's clients do for 30 s."""
+"""How long a client waits for an answer. Kafka's clients wait for 30 s."""
 CHECK_SECONDS_MAX = 60.0
 RECORD_BYTES = 512
 _CODECS = (Compression.NONE, Compression.LZ4)
@@ -38,12 +38,12 @@ class Seen:
     """The client's observations of some time."""
 
     seconds: list[float] = field(default_factory=list)
-    """For each round that was due: from then to a record's return."""
+    """For each round, the seconds from its due time to the record's return."""
     failures: list[str] = field(default_factory=list)
-    """Rounds that had to be repeated, and why."""
+    """Rounds that had to be repeated, with their errors."""
 
     def note(self, seconds: float) -> None:
-        """A round took so long."""
+        """Note the time of a round."""
         while seconds > 0:
             self.seconds.append(seconds)
             seconds -= PERIOD_SECONDS
@@ -66,7 +66,7 @@ class GoodClient:
         """Values by offset."""
 
     async def create_topic(self) -> None:
-        """Make the topic."""
+        """Create the topic."""
         client = Client(*await asyncio.open_connection(*self._address))
         topic = CreatableTopic(name=self._topic, num_partitions=1, replication_factor=1)
         request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)

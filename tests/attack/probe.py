@@ -23,7 +23,7 @@ class Told:
 
 
 async def watch(address: tuple[str, int], told: Told, stopping: asyncio.Event) -> None:
-    """Probe until it is to stop."""
+    """Probe until `stopping` is set."""
     while not stopping.is_set():
         told.probes += 1
         try:

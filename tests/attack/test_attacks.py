@@ -35,7 +35,7 @@ BEFORE_SECONDS = 3.0
 END_SECONDS_MAX = 30.0
 """How long an attacker may take to begin and to end, beside its attack."""
 STARVED_SECONDS = 5.0
-"""A client that once waits for so long is not served: this is no measure of speed."""
+"""A client that waits this long once is not served. The limit does not measure speed."""
 ATTACKS = all_attacks()
 
 

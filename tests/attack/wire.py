@@ -35,8 +35,8 @@ class Wire:
 
     @classmethod
     async def connect(cls, address: tuple[str, int], receive_buffer_bytes: int = 0) -> Wire:
-        """A connection. OSError if it is refused. `receive_buffer_bytes`: how much the system takes
-        in unread; 0 is its default."""
+        """A connection. OSError if it is refused. `receive_buffer_bytes`: how many unread bytes the
+        system buffers, or 0 for its default."""
         sock = socket.socket()
         sock.setblocking(False)
         if receive_buffer_bytes:

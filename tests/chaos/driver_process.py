@@ -1,4 +1,4 @@
-"""Spark's driver with all that it starts, found and ended by process id (Linux: by /proc)."""
+"""Spark's driver with all its processes, found and ended by process id (Linux: through /proc)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.process_table import Found, command_of, find, find_all
 ROOT = Path(__file__).parents[2]
 DEATH_SECONDS_MAX = 60.0
 _WORKER = ("pyspark.daemon", "pyspark.worker")
-"""How the command ends with which the executor starts its Python workers' parent."""
+"""The end of the command with which the executor starts its Python workers' parent."""
 
 
 def is_stopped(pid: int) -> bool:
@@ -65,7 +65,7 @@ class DriverProcess:
         return cls(process)
 
     def processes(self) -> list[Found]:
-        """All of its processes that live, stopped ones too."""
+        """All living processes of the driver, including stopped ones."""
         return [each for each in find_all() if each.session == self.process.pid]
 
     def workers(self) -> list[int]:
@@ -88,7 +88,7 @@ class DriverProcess:
         self.process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP to all of it: it stalls wherever it is."""
+        """SIGSTOP to the driver and all its processes, which stall at any point."""
         deadline = time.monotonic() + DEATH_SECONDS_MAX
         while any(each.state != "T" for each in self.processes()):
             assert time.monotonic() < deadline, "the processes do not stop"

@@ -67,7 +67,7 @@ def protection() -> dict[str, str]:
 
 
 def main(store: str, bootstrap: str, folder: str, output: str | None = None) -> None:
-    """Run."""
+    """Run the ETL with the arguments of the command line."""
     spark = session(Path(folder))
     changes = (
         spark.readStream.format("tidelog")

@@ -20,17 +20,17 @@ from tidelog.crash_points import CrashPoint
 
 MOMENTS_VARIABLE = "TIDELOG_TEST_MOMENTS"
 CALLED = "commit called"
-"""A commit call begins: it has sent no request."""
+"""The moment at which a commit call begins. It has sent no request yet."""
 
 
 class Note(NamedTuple):
-    """A moment that came."""
+    """A moment that a process has noted."""
 
     moment: str
     batch: int
     pid: int
     driver: int
-    """The process id of the driver that the process belongs to: that of its session."""
+    """The process id of the driver of the process's session."""
 
 
 class Moments:
@@ -64,7 +64,7 @@ class Moments:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def note(self, moment: str) -> None:
-        """Note it only."""
+        """Note the moment, and do not stop."""
         line = "\t".join(map(str, self._seen(moment))).encode() + b"\n"
         notes = os.open(self._folder / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -93,7 +93,7 @@ class Orders:
         unseen.rename(self.folder / "orders" / moment)
 
     def held(self, moment: str) -> Note | None:
-        """The process that has stopped there; returned once."""
+        """The process that has stopped at the moment. Each process is returned once."""
         for each in (self.folder / "held").iterdir():
             note = _parsed(each.name.split("."))
             if note.moment == moment:

@@ -73,7 +73,7 @@ def test_a_commit_is_repeated_when_the_driver_dies_before_spark_logs_the_batch(
     world.orders.hold(COMMITTED)
     world.feed.send(RECORDS)
     call = world.held(COMMITTED)
-    # Everybody sees the batch, and Spark does not know that it is done.
+    # All readers see the batch, but Spark does not know that it is committed.
     assert world.audit() > before
     world.driver.kill()
     assert not world.is_in_commit_log(call.batch)
@@ -124,7 +124,7 @@ def test_a_call_that_wakes_up_in_the_next_batch_is_refused_and_harms_nothing(
     call = world.held(NUMBERED)
     assert call.batch > zombie.batch
     assert is_stopped(zombie.pid)
-    # The present batch is whole, but for its end; now the end of the one before arrives.
+    # The present batch has all its records, but no end. Now the end of the previous batch arrives.
     send(zombie.pid, signal.SIGCONT)
     world.until(lambda: bool(noted_by(world, zombie) & REFUSED), "the zombie is not refused")
     assert noted_by(world, zombie) >= {NUMBERED}

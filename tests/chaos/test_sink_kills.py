@@ -1,5 +1,5 @@
-"""kill -9 of driver, Python workers and broker while an ETL streams: each input is in both topics
-once, in the midst of it and in the end, and the bucket is left consistent and clean."""
+"""kill -9 of driver, Python workers and broker while an ETL streams. Each input is in both topics
+once, at every moment and in the end. The bucket is left consistent and clean."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 
 KILLS_MIN = 20
 GRACE_MS = 62_000
-"""The shortest that is taken."""
+"""The shortest accepted retention of staged objects."""
 COLLECTING = {
     **SETTINGS,
     # Decision, markers and completion have slots of their own, so the broker may die between two.
@@ -39,14 +39,14 @@ BETWEEN_THE_COMMITS = (CrashPoint.SINK_COMMITTED, CrashPoint.SINK_FOUND)
 
 @dataclass
 class Killer:
-    """Kills, and counts."""
+    """Kills processes, and counts the kills."""
 
     world: World
     chance: random.Random
     kills: Counter[str]
 
     def driver(self, point: CrashPoint, *, and_broker: bool = False) -> None:
-        """The driver and all its processes, when one of them is at this point."""
+        """Kill the driver and all its processes, when one of them reaches this point."""
         self.world.orders.hold(point.value)
         note = self.world.held(point.value)
         if point in BETWEEN_THE_COMMITS:
@@ -71,7 +71,7 @@ class Killer:
         self.world.start_driver()
 
     def staging_worker(self) -> None:
-        """An executor's Python worker when its task has staged. The task is run again."""
+        """Kill an executor's Python worker when its task has staged. Spark runs the task again."""
         point = CrashPoint.SINK_STAGED.value
         self.world.orders.hold(point)
         note = self.world.held(point)
@@ -94,7 +94,7 @@ class Killer:
         self._await_batches(1)
 
     def broker(self) -> None:
-        """The broker at a moment of chance."""
+        """Kill the broker at a random moment."""
         self._await_batches(1)
         self.world.kill_broker()
         self.kills["broker"] += 1

@@ -18,7 +18,7 @@ class WatchedWriter(StreamWriter):
     """Hands its crash points on to a test."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """In a task."""
+        """For the process of a task."""
         context = TaskContext.get()
         assert context is not None
         self._crash_points = Moments.of_environment(
@@ -27,7 +27,7 @@ class WatchedWriter(StreamWriter):
         return super().write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver; how the call ended is noted too."""
+        """For the process of a driver. Also notes how the call ended."""
         moments = Moments.of_environment(batchId)
         moments.pass_by(CALLED)
         self._crash_points = moments

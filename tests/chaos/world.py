@@ -84,7 +84,7 @@ class World:
         )
 
     def kill_broker(self) -> None:
-        """kill -9."""
+        """Kill the broker with SIGKILL."""
         self.broker.kill()
 
     def start_broker(self, crash: str | None = None, **settings: object) -> None:
@@ -93,7 +93,7 @@ class World:
         self.broker = self._started(crash, **named)
 
     def await_broker_death(self) -> None:
-        """At the crash point that it was given."""
+        """Wait until the broker has died at its crash point."""
         self.until(lambda: self.broker.process.poll() is not None, "the crash point is not hit")
         code = self.broker.wait_for_death(1)
         assert code == -signal.SIGKILL, f"the broker ended by itself: {code}"
@@ -132,7 +132,7 @@ class World:
         return driver.process.wait()
 
     def held(self, moment: str) -> Note:
-        """The process that has stopped at this moment, as was ordered."""
+        """The process that has stopped at this moment, as the test ordered."""
         found: list[Note] = []
 
         def is_held() -> bool:
@@ -165,7 +165,8 @@ class World:
         return frozenset(derived(b"%d" % number) for number in range(self.feed.sent))
 
     def audit(self) -> frozenset[bytes]:
-        """The records of both topics: the same, and once, in one atomic snapshot of the bucket."""
+        """The records of both topics, checked in one atomic snapshot of the bucket: both topics
+        have the same records, each once."""
         source = TidelogSource(
             {"store": self.store, "subscribe": ",".join(TOPICS), "snapshot": "atomic"}
         )
@@ -190,7 +191,7 @@ class World:
         self.until(is_all_there, "not all inputs are derived")
 
     def await_idle(self) -> None:
-        """Until all is derived, and Spark has noted each batch that it began."""
+        """Wait until all is derived, and Spark has logged each batch that it began."""
         self.await_all_derived()
         begun = self.folder / "checkpoint" / "offsets"
 
@@ -234,7 +235,7 @@ class World:
         return asyncio.run(look())
 
     def count_staged(self) -> int:
-        """How many there are."""
+        """The number of staged objects."""
         return sum(path.is_file() for path in (self.folder / "bucket" / "staged").rglob("*"))
 
     def check_consistency(self) -> None:
@@ -253,7 +254,7 @@ class World:
             flush(self.broker, topic)
 
     def end(self) -> None:
-        """Kill all."""
+        """Kill the broker and all drivers."""
         self.feed.give_up()
         for driver in self.drivers:
             driver.kill()

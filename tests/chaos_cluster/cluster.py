@@ -34,7 +34,7 @@ WAYS = ((REQUESTS,), (ANSWERS,), BOTH)
 
 
 class Cluster:
-    """The brokers, each with its id and port for ever."""
+    """The brokers, each with a fixed id and port."""
 
     def __init__(
         self,
@@ -53,14 +53,16 @@ class Cluster:
         """The ports of each broker: for clients, and for brokers if these have a separate
         listener."""
         self._addresses = [Link(port) for port in ports]
-        """The ways to the brokers, of all first ports, then of all second ones."""
+        """The links to the brokers: first those of all first ports, then those of all second
+        ports."""
         self._ways_to_store: list[Link] = []
         self._stores = [self._way_to(store) for _ in range(count)]
         self._lock = threading.Lock()
         self._brokers: dict[int, BrokerProcess] = {}
         self.faults: list[str] = []
         self.ended: list[str] = []
-        """Brokers that ended by themselves, with their last words: a fenced one does."""
+        """Brokers that ended by themselves, with their last log lines. A fenced broker does
+        this."""
         for number in range(count):
             self._start(number)
 
@@ -82,7 +84,7 @@ class Cluster:
         return {} if self.protection is None else self.protection.files(JOBS)
 
     def logs(self) -> str:
-        """The ends of all logs."""
+        """The ends of all logs, for messages of assertions."""
         return "\n".join(log_tail(self._log(number)) for number in range(len(self._ports)))
 
     def harm(self, chance: random.Random, gone: threading.Event) -> None:
@@ -133,7 +135,7 @@ class Cluster:
                 self._start(number)
 
     def close(self) -> None:
-        """Kill all."""
+        """Kill all brokers."""
         for broker in self._brokers.values():
             broker.process.send_signal(signal.SIGCONT)
             broker.kill()

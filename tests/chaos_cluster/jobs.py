@@ -131,7 +131,7 @@ class SparkJob(DerivingJob):
         self._driver.kill()
 
     def inject_fault(self, chance: random.Random) -> None:
-        """Its driver with all its processes, or one of the Python processes of its tasks."""
+        """The driver with all its processes, or one of the Python processes of its tasks."""
         workers = self._driver.workers()
         if workers and chance.random() < 0.5:
             send(chance.choice(workers), signal.SIGKILL)

@@ -36,7 +36,7 @@ class Link(TcpProxy):
             self._passes[way].clear()
 
     def heal(self) -> None:
-        """Let everything pass."""
+        """Let all bytes pass."""
         for passes in self._passes.values():
             passes.set()
 

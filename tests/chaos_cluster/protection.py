@@ -49,7 +49,7 @@ class Protection:
 
     @property
     def issued(self) -> str:
-        """The number of the present certificate, which stands in its name."""
+        """The number of the present certificate, which is part of its name."""
         return str(self._issued)
 
     @property

@@ -242,7 +242,7 @@ def test_each_input_has_its_outputs_once_while_brokers_suffer(
             for reader in readers:
                 ending.callback(reader.end)
                 reader.start()
-            # Faults meet jobs that work. A Spark may take minutes for its first batch.
+            # Faults begin when all jobs work. A Spark may take minutes for its first batch.
             await_counts(cluster, readers, lambda counts: 0 not in counts, START_SECONDS)
             harm(cluster, jobs, chance)
             feeder.end()
@@ -258,7 +258,7 @@ def test_each_input_has_its_outputs_once_while_brokers_suffer(
 
 
 def create_topics(cluster: Cluster, jobs: Sequence[str]) -> None:
-    """And let the jobs use them, if the cluster is closed."""
+    """Create the topics and, if the cluster is closed, permit the jobs to use them."""
     outputs = [NewTopic(topic, OUTPUT_PARTITIONS) for job in jobs for topic in topics_of(job)]
     connection = cluster.connection
     if cluster.protection is not None:
@@ -283,7 +283,7 @@ def started(name: str, store: str, cluster: Cluster, folder: Path) -> DerivingJo
 
 
 def harm(cluster: Cluster, jobs: Sequence[DerivingJob], chance: random.Random) -> None:
-    """A fault every ten seconds, and a job killed now and then."""
+    """Cause a fault every ten seconds, and kill a job now and then."""
     over = threading.Event()
     ends_at = time.monotonic() + MINUTES * 60
     while time.monotonic() < ends_at:
@@ -302,7 +302,7 @@ def await_counts(
     are_met: Callable[[set[int]], bool],
     seconds_max: float,
 ) -> None:
-    """Wait until the numbers of inputs that were seen, of each output, are as wanted."""
+    """Wait until the numbers of inputs seen in each output fulfil the condition."""
     pause = threading.Event()
     deadline = time.monotonic() + seconds_max
     while not are_met({count for reader in readers for count in reader.counts().values()}):

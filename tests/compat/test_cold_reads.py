@@ -119,7 +119,7 @@ def fill(bootstrap: str, written: Written) -> None:
 
 
 def flush(bootstrap: str, topic: str) -> None:
-    """Have all of it in the table."""
+    """Flush all records into the table."""
     command = [sys.executable, "-m", "tidelog.cli", "topics", "flush", topic]
     command += ["--bootstrap", bootstrap, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=True)

@@ -148,7 +148,7 @@ def test_members_go_on_when_their_broker_dies_and_comes_back(tmp_path: Path) -> 
 def test_two_members_share_and_each_takes_over_from_the_other(
     consumer_broker: BrokerProcess,
 ) -> None:
-    """A partition that does not move is not revoked, and no record is read twice."""
+    """A partition that stays with its member is not revoked, and no record is read twice."""
     create_topics(consumer_broker.kafka, shared=4)
     bootstrap = consumer_broker.kafka
     with Librdkafka(bootstrap, "sharing", ["shared"], "A", **PROTOCOL) as one:
@@ -204,7 +204,7 @@ def test_members_choose_an_assignor_of_the_server(
 
 
 def test_new_partitions_and_topics_are_assigned(consumer_broker: BrokerProcess) -> None:
-    """A topic that did not exist when it was subscribed to, then with more partitions."""
+    """The topic does not exist at the subscription. Later it gets more partitions."""
     bootstrap = consumer_broker.kafka
     create_topics(bootstrap, ready=1)
     with Librdkafka(bootstrap, "growing-848", ["ready", "not-yet"], "A", **PROTOCOL) as one:

@@ -60,7 +60,7 @@ def confluent_sender(bootstrap: str, *, is_idempotent: bool) -> Sender:
 
 
 def kafka_python_sender(bootstrap: str, *, is_idempotent: bool) -> Sender:
-    """The same of kafka-python."""
+    """As confluent_sender, with kafka-python."""
     producer = KafkaProducer(
         bootstrap_servers=bootstrap,
         enable_idempotence=is_idempotent,
@@ -109,7 +109,7 @@ class BrokerBehindProxy:
             self._process = self._start()
 
     def kill(self) -> None:
-        """The end."""
+        """End the broker and the proxy."""
         self._process.kill()
 
 
@@ -120,7 +120,7 @@ class BrokerBehindProxy:
 def test_a_lost_answer_duplicates_a_record_unless_the_producer_is_idempotent(
     tmp_path: Path, sender: Callable[..., Sender], dies: bool
 ) -> None:
-    """The record is durable; its producer does not know, and sends it again."""
+    """The record is durable, but its producer does not know that, and sends it again."""
     with LossyProxy() as proxy:
         broker = BrokerBehindProxy(tmp_path, proxy)
         try:
@@ -154,8 +154,8 @@ def test_a_lost_answer_duplicates_a_record_unless_the_producer_is_idempotent(
 def test_a_worker_that_dies_between_its_two_steps(
     broker: BrokerProcess, level: str, expected: dict[int, int]
 ) -> None:
-    """Output first: a duplicate, no loss. Offset first: a loss, no duplicate. Both in one
-    transaction: neither."""
+    """With the output first there is a duplicate and no loss; with the offset first a loss and no
+    duplicate. In a transaction there is neither."""
     source, target = f"{level}.in", f"{level}.out"
     create_topics(broker.kafka, source, target)
     producer = Producer({"bootstrap.servers": broker.kafka})

@@ -126,7 +126,7 @@ def test_its_writes_are_refused_and_damage_nothing(
     bucket: Bucket, delta_spark: SparkSession, name: str
 ) -> None:
     before = bucket.listing()
-    # Either of PySpark's own or the JVM's.
+    # The error comes from PySpark or from the JVM.
     with pytest.raises(Exception, match=REFUSAL):
         FOREIGN_WRITES[name](delta_spark, bucket.table)
     assert {path: data for path, data in bucket.listing().items() if path in before} == before

@@ -24,7 +24,7 @@ PYRIGHT = "pyright@1.1.400"
 
 @pytest.fixture
 def pyright(require_tool: Callable[[str], str]) -> Path:
-    """The pyright of npm."""
+    """pyright from npm."""
     require_tool("npm")
     folder = CACHE / f"npm-{zlib.crc32(PYRIGHT.encode()):08x}"
     with made_once(folder) as to_do:
@@ -47,7 +47,7 @@ def test_the_examples_run_against_apache_kafka(
 def test_pyright_finds_nothing_in_the_examples_in_strict_mode(
     pyright: Path, tmp_path: Path
 ) -> None:
-    """With the path that pyproject.toml gives editors for a clone."""
+    """Check with the path that pyproject.toml gives editors for a clone."""
     config = tmp_path / "pyrightconfig.json"
     settings = {
         "typeCheckingMode": "strict",

@@ -43,13 +43,14 @@ COORDINATORS = {
     "java": "ProducerFencedException",
     "java-first-version": "ProducerFencedException",
 }
-"""Each library's error for PRODUCER_FENCED, the coordinator's word on a commit or offsets."""
+"""Each library's error for PRODUCER_FENCED, with which the coordinator refuses a commit or
+offsets."""
 LEADERS = COORDINATORS | {
     "kafka-python": "InvalidProducerEpochError",
     "java": "InvalidProducerEpochException",
     "java-first-version": "InvalidProducerEpochException",
 }
-"""And of INVALID_PRODUCER_EPOCH, a leader's word on records."""
+"""Each library's error for INVALID_PRODUCER_EPOCH, with which a leader refuses records."""
 JARS = {"java": "kafka_lib", "java-first-version": "first_version_lib"}
 
 
@@ -110,7 +111,7 @@ def test_every_action_of_a_zombie_that_wakes_up_is_refused(
 
 
 def left_behind_confluent(bootstrap: str, topic: str) -> str:
-    """A producer on behalf of a member that has left its group; the error that it gets."""
+    """A producer that commits for a member that has left its group. Returns the error."""
     settings = {"bootstrap.servers": bootstrap, "group.id": topic, "enable.auto.commit": False}
     consumer = Consumer(settings)
     consumer.subscribe([topic])
@@ -131,7 +132,7 @@ def left_behind_confluent(bootstrap: str, topic: str) -> str:
 
 
 def left_behind_kafka_python(bootstrap: str, topic: str) -> str:
-    """The same of kafka-python."""
+    """The same with kafka-python."""
     consumer = KafkaConsumer(
         topic, bootstrap_servers=bootstrap, group_id=topic, enable_auto_commit=False
     )
@@ -159,7 +160,7 @@ def left_behind_kafka_python(bootstrap: str, topic: str) -> str:
 def test_offsets_of_a_member_that_has_left_its_group_are_refused(
     broker: BrokerProcess, left_behind: Callable[[str, str], str], error: str
 ) -> None:
-    """KIP-447: another member may have read on by now. The transaction can only be aborted."""
+    """KIP-447: another member may have read on by now, so the transaction can only be aborted."""
     topic = left_behind.__name__
     create_topic(broker.kafka, topic)
     assert left_behind(broker.kafka, topic) == error

@@ -1,4 +1,4 @@
-"""Consumer groups of foreign clients, unmodified: sharing, rebalancing, committing, going on."""
+"""Consumer groups of foreign clients, unmodified: sharing, rebalances, commits, restarts."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Librdkafka:
                 "auto.offset.reset": "earliest",
                 "auto.commit.interval.ms": 100,
                 "metadata.max.age.ms": 1000,
-                # Sooner back than the session ends, however long a broker took to start again.
+                # The broker is back before the session ends, even if it took long to start again.
                 "reconnect.backoff.max.ms": 500,
                 "topic.metadata.refresh.interval.ms": 1000,
                 **timeout,
@@ -259,7 +259,7 @@ def test_two_members_share_and_each_takes_over_from_the_other(group_broker: Brok
 
 
 def test_new_partitions_are_assigned(group_broker: BrokerProcess) -> None:
-    """Clients see them in their metadata, and the leader joins again."""
+    """Clients see the new partitions in their metadata, and the leader joins again."""
     create_topics(group_broker.kafka, growing=1)
     with Librdkafka(group_broker.kafka, "growing", ["growing"], "A") as one:
         until(lambda: len(one.assigned()) == 1, "one partition")
@@ -415,7 +415,7 @@ def test_kafkas_group_tool_lists_describes_resets_and_deletes(
 def test_kafkas_formatters_read_the_internal_topic(
     group_broker: BrokerProcess, kafka_lib: Path
 ) -> None:
-    """Keys and values are Kafka's own."""
+    """Keys and values are in Kafka's own format."""
     create_topics(group_broker.kafka, read=1)
     produce(group_broker.kafka, "read", 1, 20)
     group_members.confluent(group_broker.kafka, "read", "read", 20)

@@ -149,7 +149,7 @@ class Interleaving:
         self._begun: list[FirstVersion | SecondVersion] = []
 
     async def run(self) -> None:
-        """At the end transactions may be open."""
+        """Transactions may be open at the end."""
         await self._second.producer.init_transactions()
         for step in range(STEPS):
             one = self._chance.choice([None, *self._producers, *self._producers])
@@ -226,7 +226,7 @@ def read_with_confluent(bootstrap: str, topic: str) -> Seen:
 
 
 def read_with_kafka_python(bootstrap: str, topic: str) -> Seen:
-    """Up to the last stable offset."""
+    """Read up to the last stable offset."""
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap, isolation_level="read_committed", enable_auto_commit=False
     )
@@ -243,7 +243,7 @@ def read_with_kafka_python(bootstrap: str, topic: str) -> Seen:
 
 
 def read_with_aiokafka(bootstrap: str, topic: str) -> Seen:
-    """Up to the last stable offset."""
+    """Read up to the last stable offset."""
 
     async def run() -> Seen:
         consumer = AIOKafkaConsumer(

@@ -110,8 +110,8 @@ def test_the_tutorials_file_moves_a_topic_and_its_group(
         with mirroring(lib, tmp_path, old, new) as log:
             wait_until(lambda: "flights" in Admin(new).topics(), log)
             wait_until(lambda: len(records(new)) >= COUNT, log)
-            # An offset that the group left behind before MirrorMaker began has no translation. Here
-            # the old cluster is in use while it runs.
+            # An offset that the group committed before MirrorMaker began has no translation. Here
+            # the old cluster is in use while MirrorMaker runs.
             produce(old, COUNT)
             read_on(old, seen, COUNT + 1)
             wait_until(lambda: len(records(new)) >= 2 * COUNT, log)

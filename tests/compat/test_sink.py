@@ -1,4 +1,4 @@
-"""The commits of an exactly-once sink, as librdkafka reads them, every checksum compared."""
+"""librdkafka reads the commits of an exactly-once sink, and compares every checksum."""
 
 from __future__ import annotations
 

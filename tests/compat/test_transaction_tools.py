@@ -115,7 +115,7 @@ def test_transactions_are_listed_described_and_ended_where_they_hang(
 
 
 def test_kafkas_formatter_reads_the_transaction_log(kafka_lib: Path, broker: BrokerProcess) -> None:
-    """Keys and values are Kafka's own; each step of the protocol has left its record."""
+    """Keys and values are in Kafka's own format. Each step of the protocol has left its record."""
     admin = AdminClient({"bootstrap.servers": broker.kafka})
     admin.create_topics([NewTopic("steps", num_partitions=1)])["steps"].result(SECONDS_MAX)
     producer = Producer({"bootstrap.servers": broker.kafka, "transactional.id": "steps"})

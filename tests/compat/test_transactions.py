@@ -56,7 +56,7 @@ class Worker:
     def __init__(
         self, command: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None
     ) -> None:
-        """`variables`: more of them for the environment."""
+        """`variables`: more variables for the environment."""
         self._command = command
         self._environment = {**os.environ, **(variables or {})}
         self._log_path = folder / "worker.log"
@@ -296,7 +296,7 @@ def test_each_input_has_its_outputs_once_whichever_process_is_killed(
 def test_a_streams_job_counts_each_input_once_whichever_process_is_killed(
     tmp_path: Path, kafka_lib: Path
 ) -> None:
-    """exactly_once_v2: one topic in, two out, and a store with its changelog."""
+    """exactly_once_v2 with one topic in, two out, and a store with its changelog."""
     chance = random.Random("kills of Streams")
     with stage_in(tmp_path) as stage:
         arguments = [stage.bootstrap, "streams", SOURCE, LEFT, RIGHT, str(tmp_path / "state")]

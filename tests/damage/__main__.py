@@ -65,7 +65,7 @@ def tried(rich: RichBucket, case: Case) -> Outcome:
 
 
 def page(outcomes: list[Outcome], flips: int) -> str:
-    """The table."""
+    """The table of results."""
     tally: dict[tuple[Kind, Place, str], Counter[Verdict]] = defaultdict(Counter)
     for outcome in outcomes:
         case = outcome.case
@@ -92,7 +92,7 @@ def _cell(found: Counter[Verdict]) -> str:
 
 
 def main() -> int:
-    """Try all cases; 1 if a damage is silent or something wrong is served."""
+    """Try all cases. Returns 1 if a damage stays unnoticed or a wrong record is served."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flips", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=2)

@@ -83,7 +83,7 @@ def kind_of(key: str, data: bytes) -> Kind:
 
 
 class Place(Enum):
-    """Which of the objects of a kind, by the order of their keys."""
+    """A place among the objects of a kind, in the order of their keys."""
 
     OLDEST = "oldest"
     MIDDLE = "middle"

@@ -45,9 +45,9 @@ class Outcome:
     refused: str | None = None
     """Why the broker did not start."""
     unserved: set[str] = field(default_factory=set)
-    """Partitions of which something cannot be read."""
+    """Partitions with records that cannot be read."""
     wrong: list[str] = field(default_factory=list)
-    """The violations, which no damage excuses."""
+    """Violations, which no damage excuses."""
 
 
 async def judge(rich: RichBucket, case: Case) -> Outcome:
@@ -76,7 +76,7 @@ def keys(faults: list[Fault]) -> list[str]:
 
 
 async def serve(one: OneBroker, truth: Truth, outcome: Outcome, blamed: set[str]) -> None:
-    """Read everything; then every partition that can be served takes another record."""
+    """Read all partitions. Then append a record to every partition that can be served."""
     await loaded(one)
     for topic, partitions in PARTITIONS.items():
         for number in range(partitions):
@@ -104,7 +104,7 @@ async def serve(one: OneBroker, truth: Truth, outcome: Outcome, blamed: set[str]
 async def read(
     one: OneBroker, topic: str, number: int, expected: dict[int, bytes], outcome: Outcome
 ) -> None:
-    """Every record is there as it was, or an error is in its place."""
+    """Every record is unchanged, or its read fails with an error."""
     name = f"{topic}-{number}"
     answer = await one.offsets(-1, number, topic=topic)
     if answer.error_code == STORAGE:

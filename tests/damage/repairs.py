@@ -38,13 +38,13 @@ ROUNDS_MAX = 4
 
 
 def access_to(store: ObjectStore) -> BucketAccess:
-    """A process that reads the bucket: another one each time."""
+    """Access to the bucket for a new process."""
     entropy = SeededEntropy(f"repair {next(_STARTS)}")
     return Bucket.unread(store, HastyClock(), entropy, InlineOffload()).access
 
 
 async def repaired(store: ObjectStore) -> list[str]:
-    """Accept all losses; their names, in the order in which they showed."""
+    """Accept all losses. Returns their names, in the order of their discovery."""
     names: list[str] = []
     for _ in range(ROUNDS_MAX):
         found = await survey(access_to(store))

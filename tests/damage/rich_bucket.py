@@ -232,7 +232,7 @@ async def read_truth(one: OneBroker) -> Truth:
 
 
 async def read_from(one: OneBroker, topic: str, number: int, offset: int) -> dict[int, bytes]:
-    """Values by offset, to the end; markers left out."""
+    """Values by offset, to the end, without markers."""
     found: dict[int, bytes] = {}
     while True:
         answer = await one.fetch(offset, number, topic=topic)

@@ -46,15 +46,15 @@ def test_a_repaired_bucket_is_served_and_holds_nothing_wrong(rich: RichBucket, k
 COPIED_AT_A_TIME = 5
 BEFORE = 30
 DENSE_STEPS, SPARSE = 6, 5
-"""At which objects a repair is cut off: at each of the first, then at some."""
+"""The numbers of objects after which a repair is cut off: each of the first, then some."""
 
 
 class CutOff(StoreError):
-    """The process has changed the bucket as often as it could."""
+    """The process has used up its changes of the bucket."""
 
 
 class EndingStore:
-    """A store that a process changes so often, and then never again."""
+    """A store that a process changes this many times, and never again."""
 
     def __init__(self, store: MemoryStore, changes: int) -> None:
         self._store = store
@@ -142,7 +142,7 @@ def test_a_repair_that_is_cut_off_is_made_again(rich: RichBucket, kind: Kind) ->
     case = newest(rich, kind, "flip")
 
     async def cut_off_after(steps: int) -> bool:
-        """Whether the repair had more to do."""
+        """Whether the repair was cut off before its end."""
         store = RichBucket(case.applied_to(rich.objects), rich.truth).store()
         try:
             await repaired(EndingStore(store, steps))

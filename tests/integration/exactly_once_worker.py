@@ -1,6 +1,6 @@
 """A worker of an application: `python -m tests.integration.exactly_once_worker BOOTSTRAP ...`.
 
-It passes the messages of one topic on to another one until it is killed.
+It copies the messages of one topic to another until it is killed.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def effects(request: str, key: str) -> list[str]:
 
 
 async def meet_fault(request: str, key: str) -> None:
-    """Wait or fail, if a fault is made for this request. Raises StoreNotApplied."""
+    """Wait or fail if FAULTS_FILE has a fault for this request. Raises StoreNotApplied."""
     for effect in effects(request, key):
         if effect == "fail":
             raise StoreNotApplied(key, f"made fault of {request}")

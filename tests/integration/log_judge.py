@@ -41,7 +41,7 @@ class Sent(NamedTuple):
     key: bytes
     value: bytes | None
     sent_at: float
-    """Before that moment it was nowhere."""
+    """The time of sending, before which no reader can have the record."""
     fate: Fate
 
 
@@ -66,7 +66,7 @@ class Ledger:
 
 
 class Gap(NamedTuple):
-    """Offsets [first, following) that a reader was not given, as it knew at a time."""
+    """Offsets [first, following) that a reader did not get, and the time at which it knew that."""
 
     first: int
     following: int
@@ -150,7 +150,7 @@ class LogStarts:
         self._starts: list[dict[Place, int]] = []
 
     def note(self, asked_at: float, starts: dict[Place, int]) -> None:
-        """Note the broker's answer to a question of that time."""
+        """Note the broker's answer to a question that was asked at this time."""
         for before, after in pairwise([*self._starts[-1:], starts]):
             for place, start in after.items():
                 if start < before.get(place, 0):
@@ -214,7 +214,7 @@ class Judge:
         log, policy = self._ledger.logs[place], self._policies[place.topic]
         sent = log[offset]
         if sent.fate.is_committed is False:
-            # Readers of everything see it until it is rolled.
+            # Readers without isolation see the record until it is rolled.
             return "it was aborted"
         if policy.is_deleted and offset < self._starts.by(place, now):
             return "the log begins behind it"

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.integration.log_judge import COMMITTED, Fate, Ledger, LogStarts, Place, Sent, Walk
 
 SECONDS_MAX = 90
-"""How long anything may take that is not to take long."""
+"""The limit of every wait that should be short."""
 VALUE_BYTES = 500
 KEYS = 300
 
@@ -103,7 +103,7 @@ class Sender:
             self.producer.poll(0)
 
     def flush(self) -> None:
-        """Wait until all is acknowledged."""
+        """Wait until all records are acknowledged."""
         assert self.producer.flush(SECONDS_MAX) == 0, f"{self.name} is not answered"
 
     def _note(self, place: Place, sent: Sent) -> Callable[[KafkaError | None, Message], None]:
@@ -117,14 +117,14 @@ class Sender:
 
 
 def write_plainly(sender: Sender, crew: Crew, pause_seconds: float) -> None:
-    """Send, without transactions."""
+    """Send records outside of transactions."""
     while not crew.stopping.wait(pause_seconds):
         sender.send(4, COMMITTED)
     sender.flush()
 
 
 def write_in_transactions(sender: Sender, crew: Crew, pause_seconds: float) -> None:
-    """Transactions over all places, some of which stay open for a while; every third is aborted."""
+    """Run transactions over all places. Some stay open for a while, and every third is aborted."""
     chance, number = random.Random(sender.name), 0
     sender.producer.init_transactions(SECONDS_MAX)
     while not crew.stopping.wait(pause_seconds):
@@ -173,11 +173,11 @@ class Reader:
             self._take(message, time.monotonic())
 
     def read_to_ends(self) -> None:
-        """On until the ends of all places were met."""
+        """Read on until the ends of all places were met."""
         self._read_until(lambda: self.ended == self.walks.keys())
 
     def read_to(self, ends: dict[Place, int]) -> None:
-        """On until these offsets are reached."""
+        """Read on until these offsets are reached."""
         self._read_until(lambda: all(self.walks[place].next >= end for place, end in ends.items()))
 
     def _read_until(self, is_done: Callable[[], bool]) -> None:

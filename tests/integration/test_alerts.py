@@ -36,7 +36,7 @@ work."""
 CYCLES = ("lease", "metadata_read", "collection")
 """The works that a broker repeats, with or without requests of clients."""
 OF_READS = (*OF_THE_STORE, "TidelogCollectionOld")
-"""The same if reads fail: a collection may need the objects too."""
+"""The same if reads fail, which also stops collections that read objects."""
 PATIENT = {"delivery_timeout_ms": 600_000, "linger_ms": 0}
 
 
@@ -67,11 +67,11 @@ class FaultyBroker:
         return self._stack.enter_context(Producer(broker.kafka, **PATIENT, **settings))
 
     def fail(self, *faults: str) -> None:
-        """From now on these requests fail or wait: lines of `faulty_server`."""
+        """From now on these requests fail or wait. Takes lines of `faulty_server`."""
         self.faults.write_text("".join(f"{each}\n" for each in faults))
 
     def lose(self, objects: str) -> None:
-        """Delete these objects, of which there are some."""
+        """Delete these objects. At least one must exist."""
         found = list((self.folder / "store").glob(objects))
         assert found, f"no {objects}"
         for path in found:
@@ -124,7 +124,7 @@ def made_faults(found: Scrape) -> float:
 
 
 def advanced(before: Scrape, names: Collection[str] = CYCLES) -> Callable[[Scrape], bool]:
-    """Whether the broker has succeeded in each of this work since."""
+    """Whether the broker has succeeded in each of these works since then."""
     return lambda found: all(found.total(last(name)) > before.total(last(name)) for name in names)
 
 
@@ -138,7 +138,7 @@ def besides(before: Scrape, is_shown: Callable[[Scrape], bool]) -> Callable[[Scr
 
 
 def settled(producer: Producer, broker: BrokerProcess) -> Scrape:
-    """A scrape after a broker has done each kind of its work."""
+    """A scrape after a broker has done each kind of its work once."""
     for number in range(40):
         producer.send("topic", b"x" * 1000, key=b"%d" % number)
         producer.flush()
@@ -358,7 +358,7 @@ def test_markers_that_a_broker_cannot_write(faulty: FaultyBroker, tmp_path: Path
             producer.send("both", "a", partition=partition)
         producer.flush()
         faulty.fail(f"put wal/{other.broker_id}-* fail")
-    # After 30 s the other broker ends itself, and its WAL cannot be sealed either.
+    # After 30 s the other broker ends itself, and no broker can seal its WAL either.
     lacks = shown("tidelog_transactions_markers_unwritten")
     waits = shown("tidelog_takeovers_waiting")
     given = until(coordinator, waits, "the other's end")

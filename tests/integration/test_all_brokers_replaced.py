@@ -58,7 +58,7 @@ def create_topic(brokers: Sequence[BrokerProcess], name: str) -> None:
 
 
 def send(producer: Producer, words: Sequence[str]) -> None:
-    """Each word to the next partition; all are acknowledged."""
+    """Produce each word to the next partition, and wait for all acknowledgements."""
     errors: list[KafkaError | None] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -82,7 +82,7 @@ def begin(
 
 
 def metadata_of(living: Sequence[BrokerProcess]) -> ClusterMetadata:
-    """The cluster's metadata, once the broker that is asked knows all brokers."""
+    """The cluster's metadata, when the asked broker knows all brokers."""
     admin = AdminClient(client_of(living))
     deadline = time.monotonic() + SECONDS_MAX
     while True:
@@ -156,7 +156,7 @@ def test_other_brokers_go_on_with_the_bucket_of_brokers_that_all_died(tmp_path: 
         assert {f"{each.host}:{each.port}" for each in metadata.brokers.values()} == {
             broker.kafka for broker in living
         }
-        # The return of its producer ends one transaction, the other one its timeout.
+        # One transaction ends when its producer returns, and the other by its timeout.
         successor = begin(living, "returning", numbers(RECORDS + 60, RECORDS + 120))
         successor.commit_transaction(SECONDS_MAX)
 
@@ -191,7 +191,7 @@ def assert_sees_nothing(beside: Sequence[BrokerProcess], living: Sequence[Broker
 
 def groups_of(brokers: Sequence[BrokerProcess]) -> list[str]:
     admin = AdminClient(client_of(brokers))
-    # librdkafka fails requests that it has given to a bootstrap address when it learns the brokers.
+    # librdkafka fails requests to a bootstrap address when it learns the brokers.
     admin.list_topics(timeout=30)
     found = admin.list_consumer_groups().result(30)
     assert found.errors == []

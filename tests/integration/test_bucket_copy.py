@@ -47,11 +47,11 @@ class Load:
         self.is_over = threading.Event()
         self._pause_seconds = pause_seconds
         self.committed: list[str] = []
-        """The acknowledged ones, in order."""
+        """The committed words, in order."""
         self.aborted: set[str] = set()
 
     def run(self) -> None:
-        """Produce until it is over."""
+        """Produce until the load is to end."""
         producer = Producer(self._settings)
         producer.init_transactions(SECONDS_MAX)
         number = 0
@@ -195,7 +195,7 @@ def copy_under_load(address_of: Callable[[str], str], tmp_path: Path, pause_seco
                     assert not any(each.done() for each in running)
                     time.sleep(0.05)
                 least = {name: len(load.committed) for name, load in loads.items()}
-                # The last run brings the first copy up to date.
+                # The last copy updates the first one.
                 target = address_of(f"copy-{number % (COPIES - 1)}")
                 facts = command("bucket", "copy", source, target)
                 assert facts["faults"] == {}
@@ -211,7 +211,8 @@ def copy_under_load(address_of: Callable[[str], str], tmp_path: Path, pause_seco
                 # One broker has the id of an original broker, which is running.
                 others = start(target, tmp_path, (1, 9), done)
                 for name in PRODUCERS:
-                    # A successor of each producer resolves the transaction of the instant.
+                    # A successor of each producer resolves the transaction that was open at the
+                    # instant.
                     producer = Producer(client_of(others, **{"transactional.id": name}))
                     producer.init_transactions(SECONDS_MAX)
                 check(read_committed(others), loads, least)

@@ -75,7 +75,7 @@ ones."""
 
 @dataclass(frozen=True)
 class Roles:
-    """A user of MinIO for each role on a prefix, with the role's policy alone."""
+    """Creates a user of MinIO for each role on a prefix, with only the role's policy."""
 
     server: S3Server
     prefix: str
@@ -87,7 +87,7 @@ class Roles:
         return f"{self.prefix.partition('/')[0]}-{role}"
 
     def url(self, role: str) -> str:
-        """With the role's key, for use in this process."""
+        """A store with the role's key, for use in this process."""
         return self.as_role(role).url_of(self.server.bucket, self.prefix)
 
     @property
@@ -136,7 +136,7 @@ def tenant(administer: Callable[[str], Roles]) -> Roles:
 
 @pytest.fixture(scope="module")
 def broker(tenant: Roles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A closed cluster, made and served with the rights of the broker's role alone."""
+    """Make and serve a closed cluster with only the rights of the broker's role."""
     folder: Path = tmp_path_factory.mktemp("policies")
     environment = tenant.as_role("broker").environment
     credential = ScramOption().convert("SCRAM-SHA-256=[name=a,password=b]", None, None)
@@ -247,7 +247,7 @@ def tried(administer: Callable[[str], Roles], minio: S3Server) -> Roles:
 
 
 def refused(request: Callable[[], Any]) -> bool:
-    """Whether the server refuses a request; other errors are the test's."""
+    """Whether the server refuses a request. Any other error fails the test."""
     try:
         request()
     except ClientError as error:

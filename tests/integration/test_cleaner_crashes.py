@@ -23,7 +23,7 @@ SETTINGS = {
     "roll.min.bytes": 0,
     "log.cleaner.backoff.ms": 20,
     "log.retention.check.interval.ms": 100,
-    # Small ones, so that a round has several commits.
+    # Small segments, so that a round has several commits.
     "merge.segment.bytes": 4000,
     # The broker shortens a table's log before the test has to wait for it.
     "log.delete.grace.ms": 8000,
@@ -45,7 +45,7 @@ KEYS = 40
 BATCH = 60
 BATCHES_MIN, BATCHES_MAX = 25, 2000
 READS_MAX = 200
-"""How often the whole log is read until some of it is compacted away."""
+"""The number of reads of the whole log before some of it is compacted away."""
 
 Log = dict[int, tuple[bytes, bytes | None]]
 """The acknowledged records, by offset."""
@@ -139,7 +139,7 @@ class Reader:
 
 
 def log_start(bootstrap: str, topic: str) -> int:
-    """The earliest offset."""
+    """The earliest offset of a topic's partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     place = TopicPartition(topic, 0)
     (found,) = admin.list_offsets({place: OffsetSpec.earliest()}).values()
@@ -179,7 +179,7 @@ def check(bootstrap: str, told: dict[str, Log]) -> None:
 
 
 def fsck(folder: Path) -> None:
-    """Have the bucket proved consistent."""
+    """Check with fsck that the bucket is consistent."""
     command = [
         sys.executable,
         "-m",

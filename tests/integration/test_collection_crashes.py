@@ -1,5 +1,5 @@
-"""kill -9 at each step of merges, checkpoints and collections: all is there once, and the bucket is
-sound."""
+"""kill -9 at each step of merges, checkpoints and collections. All records are there once, and the
+bucket is consistent."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ COLLECTING = {
     "log.delete.grace.ms": GRACE_SECONDS * 1000,
     "wal.objects.max": 4,
 }
-"""Every few transactions there is something to merge, and after the grace something to delete."""
+"""Settings with which every few transactions leave objects to merge, and after the grace to
+delete."""
 ROLLING = {
     **COLLECTING,
     "roll.bytes": 1,
     "roll.min.bytes": 0,
-    # Small segments become large ones, so that tables too leave something to be collected.
+    # Small segments are merged into large ones, so that tables also leave objects to collect.
     "log.cleaner.backoff.ms": 100,
     "merge.segment.bytes": 40_000,
 }
@@ -98,7 +99,7 @@ def test_all_is_there_once_and_the_bucket_is_sound(
             await_decisions(survivor.kafka)
             check(read(survivor.kafka, "read_committed"), committed)
             fsck(tmp_path)
-        # No process is left with anything in memory.
+        # All processes with records in memory have ended.
         with server._start(None) as another:
             check(read(another.kafka, "read_committed"), committed)
         fsck(tmp_path)

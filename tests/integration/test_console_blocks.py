@@ -35,7 +35,7 @@ BEFORE_CLIENTS = ("tidelog bucket", "tidelog server")
 
 
 def excuse(command: Command) -> str | None:
-    """The beginning in ELSEWHERE that the command has."""
+    """The entry of ELSEWHERE with which the command begins."""
     return next((start for start in ELSEWHERE if command.line.startswith(start)), None)
 
 
@@ -74,7 +74,7 @@ def test_the_commands_of_operations(tmp_path: Path) -> None:
         "0.0.0.0:9093": f"127.0.0.1:{http}",
         "broker:9092": f"127.0.0.1:{kafka}",
         "broker:9093": f"127.0.0.1:{http}",
-        # Brokers that listen on the next free port.
+        # Brokers listen on the next free port.
         "$ tidelog server --store s3://my-bucket/prefix\n": (
             "$ tidelog server --store s3://my-bucket/prefix --listen 127.0.0.1:0\n"
         ),
@@ -147,7 +147,7 @@ def test_the_commands_of_security(tmp_path: Path) -> None:
 
 
 def test_every_excuse_has_its_command_in_the_pages() -> None:
-    """An excuse without a command is removed."""
+    """Each excuse belongs to a command of a page."""
     written = [*console("OPERATIONS.md", {}), *console("SECURITY.md", {})]
     assert {excuse(each) for each in written} - {None} == set(ELSEWHERE)
     assert len(written) > 20

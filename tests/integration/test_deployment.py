@@ -53,12 +53,12 @@ VALUES = {
 
 
 FLIGHTS = (3, 40, 16, 15)
-"""Their delays in minutes."""
+"""The delays of the flights in minutes."""
 
 
 @pytest.fixture(scope="module")
 def helm() -> Path:
-    """Helm, built once by Go."""
+    """Build Helm with Go, once."""
     folder = ROOT / ".cache" / f"helm-{HELM.rpartition('@')[2]}"
     with made_once(folder) as to_do:
         if to_do:
@@ -123,7 +123,7 @@ def test_a_pods_commands_start_and_drain_a_broker(helm: Path, values: list[str])
         assert facts["kafka"] == f"{name}:{kafka}"
         path = container["readinessProbe"]["httpGet"]["path"]
         assert urlopen(f"http://127.0.0.1:{http}{path}", timeout=10).status == 200
-        # The only broker cannot be drained, which does not hold up its end.
+        # The only broker cannot be drained. That does not delay its end.
         stop = container["lifecycle"]["preStop"]["exec"]["command"]
         subprocess.run(moved(stop), env=environment_of(pod), check=True)
 
@@ -209,7 +209,7 @@ def test_spark_of_compose_copies_late_flights(
                         late |= {message.key for message in consumer.batch(timeout=1.0)}
             finally:
                 running.terminate()
-    # The page's flight has no key.
+    # The flight on the page has no key.
     assert late == {None, b"N40", b"N16", b"N15"}
 
 

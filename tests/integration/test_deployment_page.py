@@ -34,7 +34,7 @@ def written(*starts: str) -> list[Command]:
 
 
 def words(start: str) -> list[str]:
-    """The words of the page's only command that begins so, without these."""
+    """The words of the page's only command with this beginning, without `left_out`."""
     [command] = written(start)
     return shlex.split(command.line)[len(start.split()) :]
 
@@ -135,7 +135,7 @@ def test_the_commands_for_systemd_install_a_broker_that_serves(tmp_path: Path) -
 
 
 def _named(given: list[str], *options: str) -> list[str]:
-    """The values of options, in this order, and then the other words."""
+    """The values of these options in this order, and then the other words."""
     rest = list(given)
     values = []
     for option in options:

@@ -1,4 +1,5 @@
-"""`exactly_once`: two workers, three brokers, each killed with -9; the output is the input."""
+"""`exactly_once` with two workers and three brokers, each killed with -9. The output equals the
+input."""
 
 from __future__ import annotations
 

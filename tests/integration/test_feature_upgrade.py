@@ -1,5 +1,5 @@
-"""A cluster is upgraded to a build with one more feature, under load, and back before that feature
-is raised. No record that the present build cannot read is written before."""
+"""A cluster is upgraded under load to a build with one more feature, and back before the feature is
+raised. Until then no broker writes a record that the present build cannot read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Cluster:
         )
 
     def restart(self, number: int, module: str) -> None:
-        """Stop it politely, and start it with this build."""
+        """Stop the broker politely, and start it with this build."""
         self._brokers[number].stop()
         self.start(number, module)
 

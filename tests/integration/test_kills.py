@@ -39,7 +39,7 @@ class Load:
 
     @property
     def unacknowledged(self) -> int:
-        """Records under way."""
+        """The number of records that are not acknowledged yet."""
         return 0 if self._producer is None else len(self._producer)
 
     def start(self) -> None:
@@ -118,7 +118,7 @@ def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
 
 
 def check(load: Load, found: dict[int, list[tuple[int, int]]]) -> None:
-    """Acknowledged means there, once, in order, at the acknowledged offset."""
+    """Each acknowledged record is there once, in order, at its acknowledged offset."""
     assert load.failed == []
     place: dict[int, tuple[int, int]] = {}
     for partition, records in found.items():

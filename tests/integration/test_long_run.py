@@ -53,7 +53,7 @@ from tidelog.workers.offload import InlineOffload
 SECONDS = float(os.environ.get("TIDELOG_LONG_RUN_SECONDS", "75"))
 """The seconds in which the producers write. The steps before and after take about half a minute."""
 SECONDS_MIN = 40
-"""Less does not suffice for each of the things to happen in both halves."""
+"""Shorter runs do not suffice for each kind of event to happen in both halves."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(SECONDS + 8 * SECONDS_MAX)]
 
@@ -133,7 +133,7 @@ class Run:
         self.new_readers = 0
 
     def fsck(self) -> None:
-        """Have the bucket proved consistent."""
+        """Check with fsck that the bucket is consistent."""
         command = [sys.executable, "-m", "tidelog.cli", "fsck", "--store", self.store]
         command += ["--delete-grace-ms", str(GRACE_MS)]
         done = subprocess.run(
@@ -143,7 +143,7 @@ class Run:
         self.fsck_runs += 1
 
     def prove_again_and_again(self, crew: Crew) -> None:
-        """fsck beside the broker."""
+        """Run fsck beside the broker, again and again."""
         while not crew.stopping.wait(3):
             self.fsck()
 
@@ -162,7 +162,7 @@ class Run:
             self.new_readers += 1
 
     def go_along(self, reader: Reader, crew: Crew) -> None:
-        """Follow the logs while they are written."""
+        """Read the logs while they are written."""
         while not crew.stopping.is_set():
             reader.read()
 
@@ -176,7 +176,7 @@ def create_topics(bootstrap: str) -> AdminClient:
 
 
 def write_and_read(run: Run, broker: BrokerProcess) -> None:
-    """The run itself; all walks are in `run` afterwards, and all writers have ended."""
+    """The run itself. Afterwards all walks are in `run`, and all writers have ended."""
     admin = create_topics(broker.kafka)
     writers, readers, askers = Crew(), Crew(), Crew()
     followers = [Reader(broker.kafka, PLACES, run.ledger, each) for each in ISOLATIONS]
@@ -306,7 +306,7 @@ def table_name(table: Path) -> str:
 
 
 def walk_through(run: Run, rows: Rows, ends: dict[Place, int], now: float) -> list[Walk]:
-    """The way of a reader that was given these rows."""
+    """The walk of a reader that got these rows."""
     walks = []
     for place, found in rows.items():
         walk = Walk(place, run.ledger, is_committed_only=True)
@@ -342,7 +342,7 @@ class Keeping(Walk):
 
 
 def check_newest(judge: Judge, run: Run, rows: Rows, log_starts: dict[Place, int]) -> None:
-    """On compacted topics the newest value of each key is there."""
+    """Compacted topics still have the newest value of each key."""
     for place in PLACES:
         if POLICIES[place.topic].tombstone_seconds is None:
             continue

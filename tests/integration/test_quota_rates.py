@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 WARM_UP_SECONDS = 4.0
 MEASURED_SECONDS = 45.0
-"""Long beside a window of one second, which a client may use at once."""
+"""Long compared with a window of one second, whose quota a client may use at once."""
 DEVIATION_MAX = 0.05
 SETTINGS = {"quota.window.num": 2, "controller.quota.window.num": 2}
 PRODUCED_BYTES_SECOND = 400_000

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 CLIENT, TOPIC = "busy", "flood"
 SPAN_SECONDS = 5.0
-"""Long beside a window, which a client may use at once."""
+"""Long compared with a window, whose quota a client may use at once."""
 SPANS_MAX = 20
 SETTINGS = {"quota.window.num": 2}
 UNLIMITED = 1_000_000.0
@@ -32,7 +32,7 @@ THROTTLED = 'tidelog_throttled_requests_total{quota="request_percentage"}'
 
 
 class Flood:
-    """A producer that sends as many small requests as it may."""
+    """A producer that sends as many small requests as its quota permits."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
@@ -66,7 +66,7 @@ class Flood:
         return 100 * busy / (time.monotonic() - begun)
 
     def until(self, condition: Callable[[float], bool]) -> None:
-        """Send until the share of one span is as wanted."""
+        """Send until the share in one span fulfils the condition."""
         shares: list[float] = []
         while not shares or not condition(shares[-1]):
             assert len(shares) < SPANS_MAX, shares
@@ -78,7 +78,7 @@ class Flood:
 
 
 def measured(broker: BrokerProcess, metric: str) -> float:
-    """A metric of the broker; 0 if it has not begun."""
+    """A metric of the broker, or 0 if it has no series yet."""
     with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     found = re.search(rf"^{re.escape(metric)} (\S+)$", text, re.MULTILINE)

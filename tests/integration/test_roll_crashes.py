@@ -1,6 +1,5 @@
-"""kill -9 at each step of a roll and of a table commit: committed records are in the table once.
-
-All readers of the table see that, and consumers get them once, from segments and WAL alike."""
+"""kill -9 at each step of a roll and of a table commit. All readers of the table find each
+committed record once, and so do consumers, from segments and WAL alike."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ async def flush(bootstrap: str, topic: str = OUT) -> list[FlushedPartition]:
 
 
 def rows(bucket: Path) -> dict[int, list[int]]:
-    """Each partition's transactions in the one table that there is."""
+    """Each partition's transactions in the only table."""
     (table,) = (path.parent for path in bucket.glob("topics/*/_delta_log"))
     found = pl.from_arrow(DeltaTable(str(table)).to_pyarrow_table())
     assert isinstance(found, pl.DataFrame)

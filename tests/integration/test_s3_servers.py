@@ -159,7 +159,8 @@ def test_a_writer_gets_over_the_end_of_its_server_and_loses_nothing(
         return start_seaweedfs(tmp_path, port=port)
 
     async def write(server: S3Server) -> S3Server:
-        """Sixty puts; after half of them the server is killed and started on its folder again."""
+        """Make sixty puts. After half of them the server is killed and started again on its
+        folder."""
         store = open_store(server.url_of(server.bucket, "crash"), SystemClock(), SystemEntropy())
         restarting = None
         for number in range(60):

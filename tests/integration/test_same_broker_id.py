@@ -1,4 +1,5 @@
-"""Two processes on one bucket, of one broker id or of two: one can acknowledge (rule B1)."""
+"""Two processes on one bucket, with the same broker id or two ids. Only one can acknowledge (rule
+B1)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ SETTINGS = {
 
 
 class Server:
-    """The broker that is alive, restarted on its bucket and port when it has died."""
+    """The present broker. Within `restarting`, a new one starts on its bucket and port when it has
+    died."""
 
     def __init__(self, folder: Path, crash: str, settings: Mapping[str, object] = SETTINGS) -> None:
         self.folder = folder
@@ -135,7 +136,7 @@ async def attempt(producer: TransactionalProducer, number: int) -> bool:
 
 
 async def until_known(end: object) -> None:
-    """Commit, or abort, until the outcome is known."""
+    """Commit or abort again until the outcome is known."""
     for _ in range(20):
         try:
             await end()  # type: ignore[operator]
@@ -189,7 +190,7 @@ def read(bootstrap: str, isolation: str) -> dict[int, list[int]]:
 
 
 def check(found: dict[int, list[int]], committed: Sequence[int]) -> None:
-    """Each committed transaction is in each partition once, and no other is in any."""
+    """Each partition has each committed transaction once, and no other."""
     for partition, numbers in found.items():
         assert Counter(numbers) == Counter(committed), f"partition {partition}"
         assert numbers == sorted(numbers)

@@ -81,7 +81,7 @@ class Put(NamedTuple):
     kind: str
     transaction: int
     stamp: int
-    """How many entries of the metadata log its writer had applied."""
+    """The number of metadata entries that its writer had applied."""
 
 
 Slot: TypeAlias = tuple[int, int]
@@ -215,7 +215,7 @@ def broker_steps(world: World, limits: Limits) -> Steps:
 
 
 def checkpoint_steps(world: World, limits: Limits, owner: int | None) -> Steps:
-    """A of its state, if that has snapshots; the partition's owner of its image."""
+    """The offset of A's state if it has snapshots, and of the image at the partition's owner."""
     for each in (A, owner):
         if each is None or (each == A and not limits.snapshots):
             continue
@@ -427,7 +427,7 @@ def judge_partition(me: Copier, log: tuple[Entry, ...], wals: tuple[tuple[Put, .
 
 
 def judge_transactions(me: Copier, wals: tuple[tuple[Put, ...], ...]) -> None:
-    """Each effect has its cause, also across WALs."""
+    """Each effect has its cause, even in another WAL."""
     for transaction in range(me.table):
         if find(wals, "marker", transaction) is None:
             raise Violation("the table is ahead of the log")

@@ -43,7 +43,7 @@ class Limits(NamedTuple):
     slots: int = 3
     window: int = 2
     repeats: int = 1
-    """Puts that the writer sends again."""
+    """The number of puts that the writer sends again."""
     checkpoints: int = 1
 
 
@@ -135,7 +135,7 @@ def writer_steps(world: World, limits: Limits, variant: str) -> Steps:
         yield "checkpoint", world._replace(writer=more, floor=writer.acknowledged)
     for index, (slot, applied) in enumerate(world.answers):
         rest = world._replace(answers=world.answers[:index] + world.answers[index + 1 :])
-        # A refusal is not believed: the slot is read back.
+        # A refusal alone proves nothing, so the writer reads the slot back.
         mine = applied or variant == "takes 412 for success" or world.slots[slot] == DATA
         if mine:
             slots = changed(writer.slots, slot, CONFIRMED)
@@ -189,7 +189,7 @@ def recoverer_steps(world: World, number: int, variant: str) -> Steps:
             yield step("is done", me._replace(end=me.found))
         return
     if me.cursor == len(world.slots):
-        # The writer has filled the whole of this small world.
+        # The writer has filled all slots of this small world.
         yield step("is done", me._replace(end=me.cursor))
         return
     for ahead in range(me.cursor + 1, len(world.slots)):

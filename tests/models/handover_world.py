@@ -22,7 +22,7 @@ class Limits(NamedTuple):
     successors: int = 2
     """How many partitions one `Retired` reassigns."""
     graces: int = 0
-    """How often the grace passes."""
+    """The number of times that the grace passes."""
 
 
 NARROW = Limits(crashes=0)
@@ -80,9 +80,9 @@ class Object(NamedTuple):
     giver: int
     images: tuple[tuple[int, int], ...]
     is_old: bool = False
-    """Whether the grace has passed since it was written."""
+    """Whether the grace has passed since the object was written."""
     is_proved_old: bool = False
-    """Whether the metadata log has an entry of a time when it was old."""
+    """Whether the metadata log has an entry from a time when the object was old."""
 
 
 class Log(NamedTuple):
@@ -112,7 +112,7 @@ class Local(NamedTuple):
     """For OLD_LOG: the logs that the broker gave away."""
     handover: int | None = None
     put: Put | None = None
-    """The one entry that it has in flight (A3)."""
+    """The one entry of the giver that is in flight (A3)."""
     dead: bool = False
 
 
@@ -143,7 +143,7 @@ class World(NamedTuple):
     graces: int = 0
 
     def lives(self, broker: int) -> bool:
-        """Whether it is not fenced."""
+        """Whether the broker is not fenced."""
         return all(victim != broker for victim, _ in self.fenced)
 
     def is_retired(self, broker: int) -> bool:

@@ -89,10 +89,10 @@ class World(NamedTuple):
     snapshot: tuple[int, ...]
     """The chain of the newest snapshot."""
     stamps: tuple[Stamp, ...]
-    """Each process's."""
+    """The stamps of each process."""
     processes: tuple[Process, ...]
     written: int = 0
-    """Identities given out."""
+    """The identities that entries have used."""
     starts: int = 0
     snapshots: int = 0
     lost: int | None = None
@@ -102,7 +102,7 @@ Steps: TypeAlias = Iterator[tuple[str, World]]
 
 
 def beginning(limits: Limits) -> World:
-    """Entry 0 is there, process 0 lives."""
+    """The log has entry 0, and process 0 lives."""
     first = Process("live", (0,), 0)
     return World(
         entries=(Entry(0, -1),),

@@ -91,7 +91,7 @@ class Actor(NamedTuple):
         return self.number in self.world.sealed and self.variant != "no seal"
 
     def to(self, name: str, local: Local, world: World | None = None) -> tuple[str, World]:
-        """The world when this broker has done something."""
+        """The world after a step of this broker."""
         after = world or self.world
         brokers = put(after.brokers, self.number, local)
         return f"{name} by {self.number}", after._replace(brokers=brokers)
@@ -218,7 +218,7 @@ def merge_steps(actor: Actor) -> Steps:
         try:
             held = tuple((extent.offset, value_at(world, extent)) for extent in moving)
         except Missing:
-            return  # The table has it by now, and that is looked at again.
+            return  # The table has the segment by now, so the broker reads the table again.
         if held:
             objects = world.merged[number]
             moved = tuple(Extent(e.offset, number, len(objects), True) for e in moving)

@@ -158,7 +158,8 @@ class Base(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Someone looks for the log's state: which tenure it looks into, and that WAL's checkpoint."""
+    """A search for the log's state: the tenure that it looks into, and the checkpoint of that
+    WAL."""
 
     tenures: tuple[Tenure, ...]
     ended: frozenset[int]
@@ -185,7 +186,8 @@ class Local(NamedTuple):
     merge: tuple[Extent, ...] | None = None
     """The copy in a merged object whose entry the WAL does not have yet."""
     frozen: tuple[Frozen, ...] = ()
-    """Tenures given by reference; its checkpoints list them until a later tenure is opened."""
+    """Tenures given by reference. The giver's checkpoints list them until a later tenure is
+    opened."""
 
 
 class Reader(NamedTuple):
@@ -197,7 +199,7 @@ class Reader(NamedTuple):
 
 
 class Used(NamedTuple):
-    """How much of the limits has been used."""
+    """The used part of the limits."""
 
     appends: int = 0
     changes: int = 0
@@ -241,7 +243,7 @@ T = TypeVar("T")
 
 
 class Missing(Exception):
-    """An object that was to be read is not there."""
+    """An object that was to be read is missing."""
 
 
 def beginning() -> World:
@@ -342,7 +344,7 @@ def look_into(world: World, search: Search, variant: str) -> Base | Search:
         earlier = search.number - 1
         return Search(search.tenures, search.ended, earlier, None, reference=reference)
     if tenure.epoch > 0:
-        # A view that is behind: the base went when a later tenure was opened.
+        # The view is behind: the base was deleted when a later tenure was opened.
         raise Missing(f"the base of {tenure}, the first that the log knows,")
     return Base(tenure, Image(), None)
 

@@ -95,7 +95,7 @@ class Transaction(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Of p: data or a marker."""
+    """An entry of p: data or a marker."""
 
     kind: str
     ordinal: int
@@ -135,7 +135,7 @@ class World(NamedTuple):
     durable: tuple[Transaction, ...] = (Transaction(),)
     tail: tuple[Transaction, ...] = ()
     logs: tuple[Log, ...] = (Log(),)
-    """By topic id."""
+    """The logs by topic id."""
     guard: int | None = None
     """The newest topic's leader waits for this verification."""
     guards: int = 0

@@ -105,10 +105,10 @@ _NOTHING: Logs = ((), ())
 
 
 class World(NamedTuple):
-    """Everybody's memory, and the bucket."""
+    """The memory of all processes, and the bucket."""
 
     batch: int = 0
-    """The driver's."""
+    """The driver's batch."""
     calls: tuple[Call, ...] = ()
     epoch: int = 0
     is_open: bool = False
@@ -120,7 +120,7 @@ class World(NamedTuple):
     open_logs: Logs = _NOTHING
     """The records of the open transaction."""
     durable: tuple[int, ...] = (0, 0)
-    """How much of that is."""
+    """By partition, the number of these records that are durable."""
     known: frozenset[Staged] = frozenset()
     """For FORGOTTEN_DEDUPE: the objects that the leaders remember."""
     committed: Logs = _NOTHING
@@ -131,7 +131,7 @@ class World(NamedTuple):
     ages: tuple[tuple[Staged, int], ...] = ()
     """Ages of objects that are not young. 1: no longer adopted. 2: collected."""
     seen: int = -1
-    """The offset at which the collector has looked."""
+    """The group's offset when the collector looked."""
     spare: frozenset[Staged] = frozenset()
     """The objects without a reference when a broken collector looked."""
     marked: frozenset[Staged] = frozenset()
@@ -303,7 +303,8 @@ def commit(world: World, variant: str) -> World:
 
 
 def leader_steps(world: World, limits: Limits, variant: str) -> Steps:
-    """WAL slots become durable; a leader dies; the coordinator loses its patience."""
+    """WAL slots become durable, a leader dies, or the coordinator aborts a transaction that takes
+    too long."""
     entry = 1 if variant == PARTIAL_ADOPT else 2
     for partition in PARTITIONS:
         done = world.durable[partition]

@@ -134,9 +134,9 @@ class World(NamedTuple):
     verifications: frozenset[Verification] = frozenset()
     client: str = IDLE
     current: int = 0
-    """The client's transaction."""
+    """The number of the client's transaction."""
     wanted: frozenset[str] = BOTH
-    """The partitions that it sends a batch to."""
+    """The partitions to which the client sends a batch."""
     produced: frozenset[str] = frozenset()
     """The partitions that have acknowledged the transaction's data."""
     committed: frozenset[int] = frozenset()
@@ -398,7 +398,8 @@ def data_at_q(ordinal: int) -> Entry:
 
 
 def marker_steps(world: World, variant: str) -> Steps:
-    """Sent when Prepare is durable, repeated for ever; acknowledged when durable at B."""
+    """Markers are sent when Prepare is durable, and repeated for ever. B acknowledges a durable
+    marker."""
     memory = newest(world.a_log)
     known = memory if variant == EARLY_MARKERS else newest(world.a_durable)
     if known.state == PREPARED and memory[:2] == known[:2]:

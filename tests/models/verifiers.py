@@ -52,12 +52,12 @@ VARIANTS = (
 
 
 class Entry(NamedTuple):
-    """An entry of the metadata log: the object that counts, and when the entry was put."""
+    """An entry of the metadata log: the object that it names, and the time of its put."""
 
     key: int | None
     put: int
     is_other: bool = False
-    """Whether it leaves the object as it was."""
+    """Whether the entry names the same object as the one before."""
 
 
 class Writer(NamedTuple):
@@ -68,7 +68,7 @@ class Writer(NamedTuple):
     began: int = 0
     previous: int | None = None
     entry: int = 0
-    """The number of the entry that the decision is for."""
+    """The number of the entry for which the decision was made."""
 
 
 class World(NamedTuple):
@@ -77,7 +77,7 @@ class World(NamedTuple):
     now: int = 0
     log: tuple[Entry, ...] = (Entry(None, 0),)
     puts: tuple[int, ...] = ()
-    """When each object was put, by key; -1: its put is on its way."""
+    """By key, the time of each object's put, or -1 while the put is on its way."""
     doomed: frozenset[int] = frozenset()
     """Objects that the collector has deleted, or will delete at any later time."""
     writers: tuple[Writer, ...] = ()
@@ -133,7 +133,7 @@ def writer_steps(world: World, number: int, limits: Limits, variant: str) -> Ste
             appended = (*world.log, Entry(me.key, world.now))
             yield f"{name} appends", with_writer(world, number, Writer())._replace(log=appended)
         else:
-            # The number is taken: look at the new state and at the age again.
+            # The number is taken: the writer looks at the new state and at the object's age again.
             retried = with_writer(world, number, me._replace(phase="written"))
             yield f"{name} finds its number taken", retried
 

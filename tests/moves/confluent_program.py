@@ -21,7 +21,7 @@ from tests.moves.lines import (
 
 
 def informed(error: KafkaError) -> None:
-    """librdkafka reports lost connections and the like here, beside its fatal errors."""
+    """librdkafka reports passing errors here, such as lost connections, beside its fatal ones."""
     say("error" if error.fatal() else "note", error)
 
 

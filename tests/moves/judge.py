@@ -22,7 +22,7 @@ class Seen:
     errors: list[str] = field(default_factory=list)
 
     def add(self, lines: Iterable[str]) -> None:
-        """Take note of complete lines of one program."""
+        """Count the complete lines of one program."""
         for line in lines:
             word, *rest = line.split()
             self.counts[word] += 1

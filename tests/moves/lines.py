@@ -20,11 +20,11 @@ from collections.abc import Callable
 from typing import NoReturn
 
 SEND_SECONDS = 0.01
-"""Between two records of a producer."""
+"""The pause between two records of a producer."""
 END_SECONDS_MAX = 60.0
 ABORTED_EVERY = 5
 RECORDS_MAX = 50
-"""Records of a transaction."""
+"""The number of records in a transaction."""
 
 _one_line = threading.Lock()
 

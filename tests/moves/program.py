@@ -55,7 +55,7 @@ class Program:
 
     @property
     def is_running(self) -> bool:
-        """False once it has ended."""
+        """Whether the program runs."""
         return self._process.poll() is None
 
     def lines(self) -> list[str]:
@@ -68,7 +68,7 @@ class Program:
         return complete.decode(errors="replace").splitlines()
 
     def end(self, seen: Seen) -> None:
-        """Let it end, and take note of the rest of its lines and of how it ended."""
+        """End the program, and count the rest of its lines and its exit code."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -82,7 +82,7 @@ class Program:
         seen.add(self.lines())
 
     def complaints(self) -> str:
-        """The end of its standard error."""
+        """The end of the program's standard error."""
         return log_tail(self._complaints)
 
     def kill(self) -> None:

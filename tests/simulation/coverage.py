@@ -31,7 +31,7 @@ class CountedCrashPoints:
 
 
 class TableCoverage:
-    """Counts the rows of tables that decisions were taken by, while its patches are applied."""
+    """Counts the rows of tables by which decisions were taken, while its patches are applied."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -85,7 +85,7 @@ class TableCoverage:
 
 
 class _CountedStates(Mapping[Any, Container[Any]]):
-    """A table of previous states that counts the allowed steps that were asked for."""
+    """A table of previous states, which counts the allowed steps."""
 
     def __init__(
         self, name: str, table: Mapping[Any, Container[Any]], counts: Counter[str]

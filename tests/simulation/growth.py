@@ -103,10 +103,10 @@ class Growth:
     samples: list[int] = field(default_factory=list)
     """Objects in the bucket, a minute apart (unscaled)."""
     folders: Counter[str] = field(default_factory=Counter)
-    """Objects in the end."""
+    """The number of objects at the end."""
     lives: int = 0
     ready_seconds: list[float] = field(default_factory=list)
-    """How long each process took from its start to ready."""
+    """The time of each process from its start to ready."""
 
     def is_level(self, share: float = 0.1) -> bool:
         """Whether the last third of the run held at most as much as the second, plus `share`."""
@@ -115,7 +115,7 @@ class Growth:
 
 
 def settings_of(load: Load) -> BrokerSettings:
-    """Production's, with the scaled times."""
+    """Production's settings, with scaled times."""
     scaled: Mapping[str, object] = {
         "log_delete_grace_ms": int(load.grace_seconds * 1000),
         "log_collect_interval_ms": int(load.interval_seconds * 1000),
@@ -155,7 +155,7 @@ class GrowingBucket:
         return self.growth
 
     async def live(self, seconds: float, *, since_ready: bool = False) -> None:
-        """A process, which is killed so long after its start, or after it is ready."""
+        """Run a process, which is killed this long after its start, or after it is ready."""
         self.growth.lives += 1
         options = BrokerOptions(
             settings=settings_of(self._load),

@@ -191,7 +191,7 @@ class Nemesis:
         }
 
     async def run(self, seconds: float, pause_seconds_mean: float) -> None:
-        """Inject faults for so long."""
+        """Inject faults for this long."""
         end = self._loop.time() + seconds
         while True:
             await asyncio.sleep(self._random.expovariate(1.0 / pause_seconds_mean))
@@ -252,7 +252,7 @@ class Nemesis:
         victim.kill()
 
     async def _kill_twice(self) -> None:
-        """Kill it, and its successor while that one recovers."""
+        """Kill a broker, and its successor during that one's recovery."""
         victim = self._victim()
         if victim is None:
             return
@@ -274,7 +274,7 @@ class Nemesis:
                 await asyncio.sleep(self._random.uniform(0.0, 2.0))
 
     async def _kill_all(self) -> None:
-        """Kill all at once, paused ones as well."""
+        """Kill all brokers at once, including paused ones."""
         for process in self._cluster.brokers():
             process.kill()
 
@@ -286,7 +286,7 @@ class Nemesis:
             self._cluster.replace_brokers()
 
     async def _stop(self) -> None:
-        """Ask it to end; perhaps it dies on the way."""
+        """Ask a broker to end. It may die on the way."""
         victim = self._victim()
         if victim is not None:
             victim.terminate()
@@ -294,7 +294,8 @@ class Nemesis:
                 victim.kill_after_steps(self._steps())
 
     def _steps(self) -> int:
-        """How much longer it runs: log-uniform, so that early and late steps are met alike."""
+        """The remaining life of a process: log-uniform, so that early and late steps are hit
+        alike."""
         return round(10 ** self._random.uniform(0.0, 3.5))
 
     async def _pause(self) -> None:
@@ -305,7 +306,7 @@ class Nemesis:
             victim.resume()
 
     async def _take_over(self) -> None:
-        """Pause it, let another process take its place, and wake it up."""
+        """Pause a broker, let another process take its place, and wake the first up."""
         victim = self._victim()
         if victim is None:
             return
@@ -337,7 +338,7 @@ class Nemesis:
         await asyncio.sleep(self._random.uniform(3.0, 8.0))
 
     async def _second_process(self) -> None:
-        """A second process with the same id while the first is well."""
+        """Start a second process with the same id while the first is well."""
         victim = self._victim()
         if victim is not None:
             self._start_rival(victim)
@@ -367,7 +368,8 @@ class Nemesis:
         self._start_rival(victim)
 
     async def _lonely(self) -> None:
-        """Cut it off from the store, or a part of it, while no other process has its id."""
+        """Cut a broker off from the store, or from a part of it, while no other process has its
+        id."""
         victim = self._victim()
         if victim is not None:
             seconds = 10 ** self._random.uniform(-0.5, 1.5)

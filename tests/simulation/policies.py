@@ -13,7 +13,7 @@ class TopicPolicy:
     retention_ms: int | None = None
     retention_bytes: int | None = None
     is_trimmed: bool = False
-    """Clients ask for records to be deleted."""
+    """Whether clients ask for records to be deleted."""
     compacts: bool = False
     delete_retention_ms: int = 20_000
     max_compaction_lag_ms: int | None = None

@@ -209,7 +209,7 @@ class _Simulation:
         self.closing = asyncio.Event()
 
     async def main(self, seconds: float) -> None:
-        """The whole run."""
+        """Run faults, healing and the final check."""
         self.cluster.start()
         await self._in_client("admin", self._create_topics)
         clients = self._start(producers(self.settings))
@@ -332,7 +332,7 @@ class _Simulation:
                 await asyncio.sleep(0.5)
 
     async def _stop(self) -> None:
-        """Asked to end, a broker that is well ends without an error."""
+        """A healthy broker that is asked to end ends without an error."""
         self.cluster.supervising = False
         for broker in self.cluster.brokers():
             broker.terminate()

@@ -17,9 +17,9 @@ from tests.simulation.toy_system import toy_system
 from tests.simulation.variants.variants import broken
 
 SHORTER = (1 / 8, 1 / 4, 1 / 2)
-"""The parts of a failing run's time that are tried, in turn."""
+"""The parts of a failing run's time that the search tries, in turn."""
 RUNS_MAX = 24
-"""How many runs a smaller failure may cost."""
+"""The number of runs that the search for a smaller failure may make."""
 
 
 @dataclass(frozen=True, slots=True)

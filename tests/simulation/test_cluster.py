@@ -27,7 +27,7 @@ SEGMENT_SECONDS = 35.0
 
 
 def simulate(seed: int, workload: str = "") -> Result:
-    """One seed against the production code."""
+    """Simulate one seed of the production code."""
     return run(seed, SECONDS, tidelog_system(seed), workload=workload)
 
 
@@ -163,7 +163,7 @@ _OF_TRANSACTIONS = {
     "undecided-shown",
     "sink-blind",
 }
-"""Which only transactions can show."""
+"""Variants that only transactions can show."""
 
 
 @pytest.mark.parametrize("variant", variants(SEGMENT_VARIANTS))

@@ -19,7 +19,7 @@ PARTITIONS = pytest.mark.parametrize("partitions", [1, 16])
 
 
 def lingers(pace: Pace) -> float:
-    """The client's and the broker's."""
+    """The lingers of the client and of the broker together."""
     return pace.linger_seconds + WAL_LINGER_SECONDS + SLACK_SECONDS
 
 
@@ -38,7 +38,8 @@ def test_a_paced_producer_waits_for_two_puts_at_most(put_seconds: float, partiti
 def test_one_with_many_requests_in_flight_waits_for_one_put(
     put_seconds: float, partitions: int
 ) -> None:
-    """Like a client that is not idempotent: one partition a request, as many as there are."""
+    """Like a client without idempotence: one partition a request, and any number of requests in
+    flight."""
     pace = Pace(
         records_a_second=1000,
         partitions=partitions,

@@ -11,7 +11,7 @@ from tests.simulation.growth import Load, grow
 pytestmark = pytest.mark.timeout(1200)
 
 SCALE = 60.0
-"""A grace of 10 s, passes of 1 s; deletions of hundreds a second are as many as in production."""
+"""A grace of 10 s and passes of 1 s. There are as many deletions a second as in production."""
 
 
 @pytest.mark.parametrize(

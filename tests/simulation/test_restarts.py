@@ -1,4 +1,4 @@
-"""A start takes no longer the more processes have died before it, also on a distant store."""
+"""A start does not take longer after many dead processes, even on a distant store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE_ENTRIES = 1000
 
 
 class DistantStore(MemoryStore):
-    """Each get, head and page of a listing takes its time; puts do not, so that there is much to
+    """Gets, heads and pages of listings take their time. Puts take none, so that there is much to
     read."""
 
     def __init__(self, clock: SimulatedClock) -> None:

@@ -1,4 +1,4 @@
-"""The harness judges rightly: a log that is right passes, each that is broken is caught."""
+"""The harness judges correctly: a correct log passes, and each broken one is caught."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SEGMENT_SECONDS = 35.0
 def simulate(
     seed: int, workload: str = "", seconds: float = SECONDS, *, segments: bool = False
 ) -> Result:
-    """One seed against the production code."""
+    """Simulate one seed of the production code."""
     system = tidelog_system(seed, segments=segments, brokers=BROKERS)
     return run(seed, seconds, system, workload=workload)
 

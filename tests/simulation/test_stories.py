@@ -51,7 +51,7 @@ class World:
 
 
 async def persist(request: Callable[[], Awaitable[object]]) -> None:
-    """Repeat until it is answered."""
+    """Repeat the request until it is answered."""
     while True:
         try:
             await request()
@@ -127,7 +127,7 @@ async def at_rest(world: World, environment: Environment) -> tuple[KafkaLogClien
 
 
 def test_an_outage_of_more_than_half_the_grace_ends_no_idle_broker() -> None:
-    """Each looks whether a snapshot has taken the place of entries that it does not know (A2)."""
+    """Each broker checks whether a snapshot has replaced entries that it does not know (A2)."""
 
     async def story(world: World, environment: Environment) -> None:
         client, identity = await at_rest(world, environment)

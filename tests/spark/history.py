@@ -66,7 +66,7 @@ def begin(kafka: str, transactional_id: str) -> Producer:
         {
             "bootstrap.servers": kafka,
             "transactional.id": transactional_id,
-            # The open one is to stay open however long the tests take.
+            # The open transaction stays open, however long the tests take.
             "transaction.timeout.ms": 900_000,
             "linger.ms": 0,
             "log_level": 0,

@@ -61,7 +61,7 @@ def test_the_pages_examples(spark: SparkSession, bootstrap: str, tmp_path: Path)
     counts, from_its_offset = (rows for rows in answers if rows)
     assert [tuple(row) for row in counts] == [(0, 3)]
     assert [bytes(row.value) for row in from_its_offset] == [b"billing 23"]
-    names["query"].processAllAvailable()  # it begins at the end, and knows it now
+    names["query"].processAllAvailable()  # the stream begins at the end, which it knows now
     produce(bootstrap, "orders", 2)
     with Consumer(bootstrap, "billing", auto_offset_reset="earliest") as consumer:
         expected = (b"v", b"flights 0", b"flights 1", b"flights 2", b"orders 0", b"orders 1")

@@ -92,7 +92,7 @@ def spark(
         | {
             "spark.submit.pyFiles": str(shipped),
             "spark.executor.memory": f"{EXECUTOR_MEMORY_MB}m",
-            # No task before both executors are there.
+            # No task runs before both executors are there.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
         }

@@ -28,7 +28,7 @@ def read(spark: SparkSession, place: Place, **options: Any) -> DataFrame:
 def test_a_batch_has_the_records_of_a_read_committed_consumer(
     spark: SparkSession, place: Place
 ) -> None:
-    # A piece for each segment and tail, and more: both executors have some.
+    # There are more pieces than segments and tails, so both executors have some.
     frame = read(spark, place, includeHeaders=True, minPartitions=8)
     assert frame.rdd.getNumPartitions() >= 8
     found = sorted((as_consumed(row) for row in frame.collect()), key=lambda row: row[:2])

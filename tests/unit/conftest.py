@@ -15,7 +15,7 @@ from tidelog.storage.stores import retrying
 
 @pytest.fixture(scope="session")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """S3 as a process of its own, for all tests of the session."""
+    """S3 in a separate process, for all tests of the session."""
     # moto accepts each key. Its usual one is no secret: `tidelog dev` prints it.
     key = keep("the-key-of-these-tests", "the key of the S3 server", is_in_urls=True)
     with start_moto(tmp_path_factory.mktemp("moto")) as server:
@@ -25,6 +25,6 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture
 def impatient_stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores that are opened give a request up after a second."""
+    """Stores that are opened give up a request after a second."""
     settings = partial(retrying.StoreRetrySettings, deadline_ms=1_000)
     monkeypatch.setattr(retrying, "StoreRetrySettings", settings)

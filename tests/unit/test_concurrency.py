@@ -1,4 +1,4 @@
-"""Reads at once: all of them, or the first error; and a cancelled task ends."""
+"""Reads at once return all results or raise the first error. A cancelled task ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 
 
 class World:
-    """Items that fail, hang or are read, and which of them were begun and ended."""
+    """Items that fail, hang or are read. Records which of them were begun and ended."""
 
     def __init__(self) -> None:
         self.failing = asyncio.Event()
@@ -75,7 +75,7 @@ def test_a_caller_cancelled_while_a_read_fails_is_cancelled() -> None:
         reading = world.read_all(FAILS, HANGS)
         await world.both_begun.wait()
         world.failing.set()
-        # Behind the step in which the read fails, ahead of the one in which that is noticed.
+        # One step after the read fails, and one before the failure is noticed.
         asyncio.get_running_loop().call_soon(reading.cancel)
         await asyncio.wait({reading})
         assert reading.cancelled()

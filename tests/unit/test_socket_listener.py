@@ -1,4 +1,4 @@
-"""No accepted connection is forgotten, whenever its listener or its task is cancelled."""
+"""Every accepted connection is handled or closed, even if its listener or its task is cancelled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_connection_that_is_cancelled_before_its_first_step_is_closed() -> Non
         await listener.accept(delay)
         with socket.create_connection(listener.address, timeout=30) as client:
             await accepted
-            # The connection's task exists by now, and has not run.
+            # The connection's task exists by now, but has not run.
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
             await listener.close()

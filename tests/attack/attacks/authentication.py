@@ -14,7 +14,8 @@ from tidelog.protocol.schemas.security.sasl import SaslAuthenticateRequest, Sasl
 
 CONNECTIONS: Final = 5000
 OPENED_AT_ONCE: Final = 100
-"""More would overflow the queue of connections that the system has not handed over."""
+"""More connections would overflow the system's queue of connections that the broker has yet to
+accept."""
 STEPS: Final = ("silent", "versions", "handshake", "scram", "half a frame", "large frame")
 """Steps at which a connection falls silent."""
 STAYING: Final = CONNECTIONS - CONNECTIONS // len(STEPS)
@@ -40,7 +41,7 @@ async def connections_that_do_not_authenticate(target: Target) -> None:
             lambda number: again_and_again(lambda: _stop_at(target, chosen[number], crowd), 5.0),
         )
     finally:
-        # Otherwise the attack would prove nothing: its process fails.
+        # The attacker's process fails here, since otherwise the attack would prove nothing.
         assert crowd.most > 0.9 * STAYING, f"at most {crowd.most} connections were open at once"
 
 

@@ -1,4 +1,4 @@
-"""Connections for their own sake."""
+"""Connections that use up places and work."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ async def a_byte_from_each_of_five_thousand(target: Target) -> None:
 
 
 async def _part(target: Target, size: int, sent: int) -> None:
-    """Announce a frame, send so much of it, and go on by a byte each 5 s."""
+    """Announce a frame, send this much of it, and then a byte every 5 s."""
     wire = await Wire.connect(target.kafka)
     try:
         await wire.send(size.to_bytes(4, "big"))

@@ -1,4 +1,4 @@
-"""The HTTP side, on which liveness probes rest."""
+"""The HTTP side, which liveness probes use."""
 
 from __future__ import annotations
 

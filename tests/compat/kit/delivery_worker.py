@@ -23,7 +23,7 @@ SECONDS_MAX = 120.0
 def main(
     level: str, bootstrap: str, group: str, source: str, target: str, count: str, dies_at: str
 ) -> None:
-    """Run."""
+    """Run the worker with the arguments of the command line."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -24,7 +24,7 @@ class LossyProxy(TcpProxy):
         super().__init__()
         self.address = f"127.0.0.1:{self.port}"
         self.broker = ""
-        """Its host:port."""
+        """The proxy's host:port."""
         self.lost = threading.Event()
         """Set when the answer was lost."""
         self._loses = threading.Event()
@@ -70,7 +70,7 @@ class LossyProxy(TcpProxy):
 
 
 def _carry(source: socket.socket, sink: socket.socket, passes: Callable[[bytes], bool]) -> None:
-    """Frame by frame, until one does not pass or a side closes."""
+    """Carry frame by frame, until one must not pass or a side closes."""
     with source.makefile("rb") as stream:
         while size := stream.read(_SIZE.size):
             frame = stream.read(_SIZE.unpack(size)[0])

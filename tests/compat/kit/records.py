@@ -76,7 +76,7 @@ def sample() -> list[Record]:
 
 
 def by_partition(records: list[Record]) -> dict[int, list[Record]]:
-    """The records of each partition, in the order given."""
+    """The records of each partition, in their given order."""
     found: dict[int, list[Record]] = {}
     for record in records:
         found.setdefault(record.partition, []).append(record)

@@ -27,7 +27,7 @@ class Tools:
             self._always += ["--command-config", command_config]
 
     def run(self, main: str, *arguments: str, text: str = "", fails: bool = False) -> str:
-        """The output of a tool, which must fail, or must not."""
+        """The output of a tool. Fails unless the tool fails or succeeds as expected."""
         done = self._done(main, *arguments, text=text)
         output = done.stdout + done.stderr
         assert (done.returncode != 0) == fails, output

@@ -94,7 +94,7 @@ def derived(job: Job, value: bytes) -> Iterator[tuple[str, int]]:
 
 
 def confluent(job: Job, member: dict[str, str | int]) -> NoReturn:
-    """Through librdkafka. `member`: how the consumer is a member of its group."""
+    """A worker on librdkafka. `member`: how the consumer is a member of its group."""
     more = more_properties()
     consumer = Consumer(
         {
@@ -195,7 +195,7 @@ def first_of_each(found: Sequence[Place]) -> list[Place]:
 
 
 def kafka_python(job: Job) -> NoReturn:
-    """Through kafka-python, which calls no error abortable."""
+    """A worker on kafka-python, which calls no error abortable."""
     consumer = KafkaConsumer(
         job.source,
         bootstrap_servers=job.bootstrap,
@@ -253,7 +253,7 @@ def kafka_python(job: Job) -> NoReturn:
 
 
 async def aiokafka(job: Job) -> NoReturn:
-    """Through aiokafka, which calls no error abortable."""
+    """A worker on aiokafka, which calls no error abortable."""
     consumer = AIOKafkaConsumer(
         job.source,
         bootstrap_servers=job.bootstrap,

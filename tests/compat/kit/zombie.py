@@ -30,7 +30,7 @@ def wait() -> None:
 
 
 def confluent(bootstrap: str, action: str, topic: str) -> None:
-    """Through librdkafka."""
+    """The zombie on librdkafka."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -55,7 +55,7 @@ def confluent(bootstrap: str, action: str, topic: str) -> None:
 
 
 def kafka_python(bootstrap: str, action: str, topic: str) -> None:
-    """Through kafka-python."""
+    """The zombie on kafka-python."""
     producer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"{topic}.{action}")
     producer.init_transactions()
     producer.begin_transaction()
@@ -70,7 +70,7 @@ def kafka_python(bootstrap: str, action: str, topic: str) -> None:
 
 
 async def aiokafka(bootstrap: str, action: str, topic: str) -> None:
-    """Through aiokafka."""
+    """The zombie on aiokafka."""
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"{topic}.{action}")
     await producer.start()
     await producer.begin_transaction()

@@ -75,7 +75,7 @@ SINGLE_CASES: Final = [
     ),
     Case(groups.DeleteGroupsRequest(groups_names=[GROUP]), (0, 2), (DELETE_GROUP,)),
 ]
-"""Requests that change the resource that they name."""
+"""Requests that change the named resource."""
 ABSENT: Final = "ghosts"
 """A topic that does not exist."""
 ABSENT_ID: Final = UUID(int=2)
@@ -132,7 +132,7 @@ def questions() -> Iterator[Question]:
         yield from _asked(case, str(case), case.request, versions, {})
         absent = deepcopy(case.request)
         if _replace(absent, {TOPIC: ABSENT, TOPIC_ID: ABSENT_ID}):
-            # Before this version a client creates the topic by its question.
+            # Before this version the request itself creates the topic.
             if isinstance(absent, metadata.MetadataRequest):
                 versions = tuple(each for each in versions if each >= _CHOOSES_CREATION_FROM)
             if versions:

@@ -43,7 +43,7 @@ class RawClient:
         return answer
 
     async def ask_all(self, requests: Sequence[tuple[Request[R], int]]) -> list[R]:
-        """The answers to requests that are sent one behind the other."""
+        """The answers to requests that are sent without waiting for answers."""
         for number, (request, version) in enumerate(requests):
             self._writer.writelines(encode_request(request, version, number, "table"))
         async with asyncio.timeout(ANSWER_SECONDS_MAX):

@@ -35,8 +35,8 @@ WRONG_PASSWORD: Final = {
 }
 """The broker's words, which are Kafka's."""
 LOST: Final = "socket disconnected"
-"""kafka-python drops an answer that arrives together with the end of the TLS connection, which it
-does at a refusal as of Kafka: the broker closes behind its answer."""
+"""kafka-python drops an answer that arrives together with the end of the TLS connection. This
+happens at a refusal, since the broker closes the connection behind its answer, as Kafka does."""
 INVALID_TOKEN: Final = r'\{"status":"invalid_token"\}'
 PASSWORD_CLASS: Final = {
     "confluent-kafka": "^_AUTHENTICATION: ",

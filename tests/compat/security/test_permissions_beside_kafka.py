@@ -70,7 +70,7 @@ DIFFERENCES: Final = (
 
 @dataclass
 class Side:
-    """One of the two brokers, prepared."""
+    """One of the two brokers, with its topics, groups and rules."""
 
     judge: Judge
     topic_ids: dict[str, UUID] = field(default_factory=dict)

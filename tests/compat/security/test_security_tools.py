@@ -60,7 +60,7 @@ class ClosedCluster:
         return {name: float(value) for name, value in pairs}
 
     def produced(self, topic: str, user: str = JOBS, value: bytes = b"x") -> str:
-        """Send a record as a user; the name of its delivery's error, or an empty text."""
+        """Send a record as a user. Returns the name of the delivery's error, or an empty text."""
         errors: list[KafkaError | None] = []
         producer = Producer(self._connection(user) | {"message.timeout.ms": 1000 * SECONDS_MAX})
         producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
@@ -69,7 +69,7 @@ class ClosedCluster:
         return "" if error is None else str(error.name())
 
     def logged_in(self, user: str, password: str, mechanism: str) -> bool:
-        """Whether a client gets in; if not, its login is refused."""
+        """Whether a client can log in."""
         heard: list[KafkaError] = []
         login = {"sasl.username": user, "sasl.password": password, "sasl.mechanism": mechanism}
         client = Producer(self._connection(JOBS) | login | {"error_cb": heard.append})
@@ -165,7 +165,7 @@ def test_the_producers_and_consumers_rules_are_those_of_kafkas_tool(admin: Tools
 def test_a_user_that_kafkas_tool_adds_logs_in_until_it_is_deleted(
     cluster: ClosedCluster, admin: Tools
 ) -> None:
-    # Kafka's tool takes it from its arguments, so it is no secret.
+    # Kafka's tool takes the password from its arguments, so it is no secret.
     user, password = "carol", "in-the-arguments"
     entity = ("--entity-type", "users", "--entity-name", user)
     assert not cluster.logged_in(user, password, WEAKER)
@@ -235,7 +235,7 @@ def test_a_user_without_rules_can_neither_change_nor_see_rules_and_quotas(
 def test_the_java_client_renews_its_authentication_and_keeps_its_connections(
     cluster: ClosedCluster, admin: Tools
 ) -> None:
-    """KIP-368, for as long as a consumer waits for its record."""
+    """Wait for the consumer's record for longer than its authentication is valid (KIP-368)."""
     admin.run(TOPICS, "--create", "--topic", "renewed", "--partitions", "1")
     connections = "tidelog_connections_accepted_total"
     logins = 'tidelog_requests_total{api="SaslAuthenticate"}'

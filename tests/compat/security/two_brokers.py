@@ -34,7 +34,7 @@ NOT_YET: Final = frozenset(
         ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
-"""Errors after which clients ask again."""
+"""Errors after which clients retry."""
 _LOGIN = "org.apache.kafka.common.security.oauthbearer"
 _SHARED: Final = {
     "sasl.oauthbearer.expected.issuer": ISSUER,
@@ -51,7 +51,7 @@ _PROTOCOLS = "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT"
 
 @dataclass(frozen=True)
 class Judge:
-    """A broker under the table, at its closed listener."""
+    """A broker of the comparison, at its closed listener."""
 
     name: str
     address: str
@@ -68,7 +68,7 @@ class Judge:
             await client.close()
 
     async def ask_until_served(self, request: Request[Any], version: int) -> Any:
-        """The administrator's first answer without an error that passes."""
+        """The administrator's first answer without a passing error."""
         async with self.client(ADMIN) as client:
             while True:
                 answer = await client.ask(request, version)
@@ -76,7 +76,7 @@ class Judge:
                     return answer
 
     async def create_topic(self, name: str) -> UUID:
-        """Create a topic of one partition that has a leader; its id."""
+        """Create a topic of one partition, and wait for its leader. Returns the topic's id."""
         new = topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
         await self.ask_until_served(topics.CreateTopicsRequest(topics=[new], timeout_ms=30_000), 7)
         named = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=name)])
@@ -87,7 +87,7 @@ class Judge:
                 return found
 
     async def create_rules(self, rules: Sequence[AclRule]) -> list[int]:
-        """Create rules, and wait until they hold; the error code of each."""
+        """Create rules, and wait until they hold. Returns the error code of each."""
         results = []
         for first in range(0, len(rules), RULES_OF_REQUEST_MAX):
             batch = rules[first : first + RULES_OF_REQUEST_MAX]
@@ -105,7 +105,7 @@ class Judge:
             ]
             answer = await self.ask_until_served(acls.CreateAclsRequest(creations=creations), 3)
             results += [each.error_code for each in answer.results]
-        # Kafka's broker learns of rules behind the answer.
+        # Kafka's broker learns of rules after the answer.
         taken = [rule for rule, code in zip(rules, results, strict=True) if not code]
         while not await self._has_rules(taken[-1].principal):
             pass

@@ -90,7 +90,7 @@ class Story:
         while True:
             answer = await self.one.fetch(offset, topic=topic, bytes_max=2000)
             if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                # Deleted under the reader.
+                # A deletion has overtaken the reader.
                 return
             assert answer.error_code == ErrorCode.NONE, answer
             records = [
@@ -124,7 +124,7 @@ class Story:
         await broker.topic_tables.roller.flush(broker.writes.partitions.named(topic, 0))
 
     async def again(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Until the producers are done."""
+        """Read until the producers are done."""
         while not self.is_over:
             await work()
             for _ in range(self.random.randrange(100)):

@@ -1,4 +1,4 @@
-"""Any records that were produced, rolled into segments and fetched are the committed ones."""
+"""Any records that were produced, rolled into segments and fetched equal the committed ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PRODUCERS = {"producer_id": None, "producer_epoch": None, "transaction": None}
 
 
 async def rolled(log: Log, cuts: list[int], limits: BatchLimits, read_cache_bytes: int) -> ColdLog:
-    """The whole log in a table, cut into segments at these offsets; some may have no row."""
+    """Roll the whole log into segments that end at these offsets. Some segments may have no row."""
     cold = ColdLog(limits=limits, read_cache_bytes=read_cache_bytes)
     rows = list(decode_rows(log.buffer, aborted=log.aborted))
     end = max(log.next_offset, 1)

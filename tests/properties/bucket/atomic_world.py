@@ -49,16 +49,16 @@ class Entry(NamedTuple):
     commit: bool | None
     """None for data."""
     at: int
-    """When it became durable: the number of the event."""
+    """The number of the event that made it durable."""
 
 
 class Violation(AssertionError):
-    """A transaction was seen in part, or a decided one not at all."""
+    """A snapshot shows a part of a transaction, or lacks a decided one."""
 
 
 @dataclass
 class World:
-    """The durable state, and everything that ever happened."""
+    """The durable state, and the history of all events."""
 
     now: int = 0
     log: list[TransactionRecord] = field(default_factory=list)
@@ -68,7 +68,7 @@ class World:
     transactions: dict[str, Transaction] = field(default_factory=dict)
     unmarked: dict[str, set[int]] = field(default_factory=dict)
     decided: dict[TransactionName, tuple[bool, int]] = field(default_factory=dict)
-    """Commit or abort, and when."""
+    """The decision, and its event's number."""
     next_producer_id: int = 0
 
     def store(self, key: str, transaction: Transaction) -> None:
@@ -220,7 +220,7 @@ class Reader:
         yield
 
     def seen(self) -> dict[TransactionName, int]:
-        """How many rows of each transaction are in."""
+        """The number of rows of each transaction in the snapshot."""
         transactions: list[TailTransaction] = []
         for number in range(PARTITIONS):
             tail = self.tails[number][self.tables[number] :]

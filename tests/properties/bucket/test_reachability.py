@@ -153,7 +153,7 @@ class World:
         return {partition: PartitionLog.from_image(found.images[partition]) for partition in P}
 
     def check(self) -> None:
-        """Everything that no table has is there."""
+        """The bucket has every record that no table has."""
         for partition, log in self.recovered().items():
             assert log.next_offset == self.truth[partition]
             following = self.table[partition]
@@ -330,7 +330,7 @@ class World:
         self.forget(0)
 
     def arrive_late(self, number: int) -> None:
-        """A put of a process that has been forgotten while it was under way."""
+        """A forgotten process's put arrives, which was on its way."""
         for owner in sorted(self.forgotten)[number % 3 :][:1]:
             keys = (
                 wal_key(owner, Slot(500 + number)),
@@ -430,7 +430,7 @@ DELETING = {World.delete_marked, World.collect, World.merge, World.settle}
 
 
 def walk(seed: int, steps: int) -> World:
-    """A long random run: short ones hardly ever merge."""
+    """A long random run, since short ones hardly ever merge."""
     chance = random.Random(seed)
     world = World()
     for _ in range(steps):

@@ -61,7 +61,8 @@ PROCESS = ProcessIdentity("h", "b", "n", 1, 1)
 
 
 class ClusterMachine(RuleBasedStateMachine):
-    """`owners` is the model: of each partition its owner and all leader epochs it ever had."""
+    """The machine's model is `owners`: by partition, its owner and all leader epochs that it ever
+    had."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -195,7 +195,7 @@ class Transactions(RuleBasedStateMachine):
     @precondition(lambda self: self.world.markers)
     @rule(age=st.sampled_from([1, 1, 1, 2, 3]), data=st.data())
     def settle(self, age: int, data: st.DataObject) -> None:
-        """A marker that left now or long ago, perhaps again."""
+        """A marker that left now or long ago, and may be a repetition."""
         markers = self.world.markers[-min(age, len(self.world.markers))]
         for partition in data.draw(st.sets(st.sampled_from([P, Q]), min_size=1)):
             if partition not in markers.partitions:

@@ -40,7 +40,7 @@ SESSION_MS = 10_000
 
 @dataclass
 class Client:
-    """A consumer, as far as it knows."""
+    """A consumer with its own knowledge of its membership."""
 
     instance_id: str | None
     member_id: str = ""
@@ -68,7 +68,7 @@ class GroupStories(RuleBasedStateMachine):
         self.world = GroupWorld(SETTINGS)
         self.clients = [Client(f"i{n}" if n < 2 else None) for n in range(CLIENTS)]
         self.handed_in: dict[tuple[int, int], dict[str, bytes]] = {}
-        """The leader's assignment that counted, by life of the group and generation."""
+        """By life of the group and generation, the leader's assignment that counted."""
         self.told: dict[tuple[int, int], tuple[str | None, str | None]] = {}
         self.committed: Written | None = None
         self.pending: dict[int, Written] = {}

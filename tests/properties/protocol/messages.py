@@ -26,7 +26,7 @@ ALL: list[tuple[type[Message], int]] = [
 """Every version of every message of Kafka's."""
 
 RICHNESS_MAX = 3
-"""Elements of an array, at most; lengths of other values grow with it too."""
+"""The maximum length of an array. The lengths of other values grow with it."""
 
 _BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
 _ERROR_CODES = [int(code) for code in ErrorCode]
@@ -35,7 +35,7 @@ _YEAR_3000_S = 32_503_680_000
 
 
 def case_name(case: tuple[type[Message], int]) -> str:
-    """How pytest shows a case."""
+    """The name of a case in pytest's output."""
     return f"{case[0].__name__}-{case[1]}"
 
 

@@ -1,4 +1,5 @@
-"""Batches become rows and rows become batches, held to the plain reader and to other readers."""
+"""Batches become rows and rows become batches. Both are compared with the plain reader and with
+other readers."""
 
 from __future__ import annotations
 
@@ -126,7 +127,7 @@ def test_other_libraries_read_batches_made_of_rows(
     assert len(found) == len(log.expected)
 
 
-# The count becomes 0, with a checksum that is right, and the bytes of the records stay.
+# The count becomes 0, with a right checksum, while the bytes of the records stay.
 @example(records=[NewRecord(None, timestamp=0)], codec=Compression.NONE, seed=573)
 @given(records=record_lists(), codec=codecs, seed=st.integers(0, 2**32))
 def test_damaged_batches_are_refused_or_read_like_the_plain_reader(

@@ -70,7 +70,7 @@ class Model:
     """When tombstones were compacted first, by their offsets."""
 
     def compact(self, found: Round) -> None:
-        """A whole round."""
+        """Run a whole round."""
         latest = {record.key: record.offset for record in self.records if record.offset < found.end}
         self.records = [
             record
@@ -103,7 +103,7 @@ class Model:
 
 @contextmanager
 def small_pieces() -> Iterator[None]:
-    """Few rows in a row group, a read and a look-up."""
+    """Few rows in a row group, in a read, and in a look-up."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_writer, "ROW_GROUP_ROWS", 3)
         patch.setattr(segment_rewriting, "READ_BYTES", 500)

@@ -1,4 +1,4 @@
-"""Retention against Kafka's own way of going about it: one pass by age, then one by size."""
+"""Retention compared with Kafka's own algorithm: one pass by age, then one by size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ runs = st.lists(
     ),
     max_size=8,
 )
-"""Offsets of each, offsets without a record before it, its latest time, its bytes."""
+"""Offsets of each segment, offsets without a record before it, its latest time, its bytes."""
 
 
 @given(

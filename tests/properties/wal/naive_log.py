@@ -25,11 +25,11 @@ class Written:
 
 @dataclass
 class NaiveLog:
-    """Kafka's rules, written down once more and as simply as possible."""
+    """Kafka's rules, written once more as simply as possible."""
 
     written: list[Written] = field(default_factory=list)
     forgotten: dict[int, int] = field(default_factory=dict)
-    """Producer -> how much of the list was there when it was expired."""
+    """By expired producer, the length of the list at its expiry."""
 
     @property
     def next_offset(self) -> int:
@@ -55,7 +55,7 @@ class NaiveLog:
         return first
 
     def decided_ordinal(self, producer: int) -> int:
-        """The highest ordinal that has been seen."""
+        """The highest ordinal in the list."""
         return max((w.ordinal for w in self.known(producer)), default=NOTHING)
 
     def judge_batch(

@@ -114,7 +114,7 @@ def add(draw: st.DrawFn, buffer: SlotBuffer, kind: str, number: int, offset: int
 def placeless(
     kind: EntryKind, topic: TopicId, partition: int, epoch: LeaderEpoch, offset: int, row: int
 ) -> IndexEntry:
-    """The entry of something that is no batch."""
+    """The entry of something other than a batch."""
     unused = (-1, 0, -1, -1, -1, -1, -1, 0, -1, -1)
     return IndexEntry._make((kind, topic, partition, epoch, offset, *unused, "own", row, 0, 0))
 
@@ -240,7 +240,7 @@ def test_nonsense_with_a_right_checksum_is_called_corrupt(
         changed[data.draw(st.integers(index, size - FOOTER_END_BYTES - 1))] = data.draw(
             st.integers(0, 255)
         )
-    # The writer itself was wrong: its checksums are right.
+    # The writer made the mistake itself, so the checksums are right.
     crc_position = size - FOOTER_END_BYTES + 28
     covered = bytes(changed[index:crc_position])
     if slot_version(changed) > 1:

@@ -1,4 +1,5 @@
-"""After any failure acknowledged records are there once, in order; all agree on a WAL's end."""
+"""After any failure, acknowledged records are there once, in order, and all processes agree on a
+WAL's end."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ INCARNATIONS = 4
 
 
 async def check(world: World, recovered: Recovered) -> None:
-    """No acknowledged record is missing or elsewhere; no record is there that was not written."""
+    """Every acknowledged record is at its offset, and no record is there that was not written."""
     assert not recovered.failures
     for partition in PARTITIONS:
         image = recovered.images[partition]
@@ -50,7 +51,8 @@ async def check(world: World, recovered: Recovered) -> None:
 
 
 async def read_while_written(world: World, partition: TopicPartition) -> None:
-    """A reader of the bucket sees no less than was acknowledged when it began (G2)."""
+    """A reader of the bucket sees at least the records that were acknowledged when it began
+    (G2)."""
     store = world.patient_store()
     while True:
         least = world.truth.acknowledged_end(partition)

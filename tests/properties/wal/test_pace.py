@@ -35,7 +35,7 @@ def backlog(wal_bytes: int, age_ms: int = 0, age_ms_max: int = HOUR_MS) -> Backl
 
 
 def begins(throttle: Throttle, pieces: list[float], piece_seconds: list[float]) -> list[float]:
-    """When each piece begins, and when the one behind them all could."""
+    """The begin of each piece, and the earliest begin of a piece behind them all."""
     now, found = START, []
     for size, took in zip(pieces, piece_seconds, strict=True):
         now += throttle.seconds_to_wait(now)
@@ -58,7 +58,7 @@ def test_work_that_takes_no_time_is_spread_evenly(pieces: list[float], seconds: 
 def test_work_is_part_of_the_time_and_has_no_pauses_if_it_takes_all_the_time(
     pieces: list[float], seconds: float, share: float
 ) -> None:
-    """`share`: of the time that there is, as much as the work itself takes."""
+    """`share`: the part of the available time that the work itself takes."""
     took = [share * seconds * piece / sum(pieces) for piece in pieces]
     throttle = Throttle(rate_of(sum(pieces), seconds, 1e-9))
     first, *_, end = begins(throttle, pieces, took)

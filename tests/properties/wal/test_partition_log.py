@@ -250,7 +250,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
         self.log.advance_table(self.table_next)
 
     def settle(self) -> None:
-        """Make all durable."""
+        """Make all slots durable."""
         self.close_slot()
         while self.durable < len(self.slots):
             self.slot_is_durable()

@@ -1,5 +1,5 @@
 """Any mix of batches and transactions, in WAL objects of any size, becomes exactly the committed
-records at their offsets, however the range is cut into pieces and segments."""
+records at their offsets. The range may be cut into any pieces and segments."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Written:
         self.next_offset += 1
 
     def cut(self) -> None:
-        """The batches written since become a WAL object."""
+        """Put the batches written since the last object into a WAL object."""
         if not self._object:
             return
         key = f"wal/{len(self.pieces)}"

@@ -35,7 +35,7 @@ class Truth:
     """The history, as an all-knowing observer wrote it down."""
 
     appended: dict[tuple[TopicPartition, LeaderEpoch, int], bytes] = field(default_factory=dict)
-    """Which value a tenure gave which offset."""
+    """By tenure, the offset of each value."""
     acknowledged: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
 
     def acknowledged_end(self, partition: TopicPartition) -> int:
@@ -65,11 +65,11 @@ class World:
         return made
 
     def patient_store(self) -> ObjectStore:
-        """The same, asked again after passing faults."""
+        """Ask again after passing faults, until the request succeeds."""
         return RetryingStore(self.store(), self.clock, self.entropy)
 
     async def settled(self) -> None:
-        """Everything that was ever sent has been acted on."""
+        """Wait until the store has acted on every request that was sent."""
         for store in self.stores:
             store.resume()
             await store.settled()

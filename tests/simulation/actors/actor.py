@@ -34,7 +34,7 @@ class WorkloadSettings:
     observers: int = 2
     topic_churns: int = 1
     wide_topics: int = 0
-    """How many topics of many partitions there are at most, without records."""
+    """The maximum number of topics with many partitions and without records."""
     reuses_names: bool = True
     """Whether a topic may get the name of a deleted one. With several brokers, one of them may
     still know the old topic, and acknowledge records of it."""
@@ -46,7 +46,7 @@ class WorkloadSettings:
     consumer_readers: int = 0
     """Members of a group of the consumer protocol (KIP-848)."""
     transfers: int = 0
-    """Transactional ids, each of which two instances want."""
+    """Transactional ids, each used by two competing instances."""
     transformers: int = 0
     inputs: tuple[Key, ...] = ()
     """The partitions that transformers read."""
@@ -69,7 +69,7 @@ class WorkloadSettings:
     sink_drivers: int = 0
     """Drivers of one exactly-once sink, all at once."""
     sunk: tuple[Key, ...] = ()
-    """The partitions that it writes."""
+    """The partitions that the sink writes."""
 
     @property
     def all_keys(self) -> tuple[Key, ...]:
@@ -132,7 +132,7 @@ class Actor:
 
 
 def error_text(error: Exception) -> str:
-    """How an error is counted."""
+    """The name under which an error is counted."""
     if isinstance(error, RequestRefused):
         return error.name
     if isinstance(error, Refusal):

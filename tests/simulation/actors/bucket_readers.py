@@ -39,7 +39,7 @@ class BucketReader:
         self._actor = actor
 
     async def run(self) -> None:
-        """Look on and on until the run is ending."""
+        """Look again and again until the run is ending."""
         actor = self._actor
         while not actor.stopping.is_set():
             bucket = actor.bucket()
@@ -57,7 +57,7 @@ class BucketInspector:
         self._actor = actor
 
     async def run(self) -> None:
-        """Inspect on and on until the run is ending."""
+        """Inspect again and again until the run is ending."""
         actor = self._actor
         while not actor.stopping.is_set():
             await actor.pause(_INSPECT_PAUSE_SECONDS_MEAN)

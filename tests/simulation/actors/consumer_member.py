@@ -60,7 +60,7 @@ class ConsumerMember:
         self._told: frozenset[Place] = frozenset()
         """The assignment that the coordinator sent last."""
         self._has: frozenset[Place] = frozenset()
-        """The partitions that it reads, and may commit."""
+        """The partitions that the member reads, and may commit."""
         self._said: frozenset[Place] | None = None
         """The partitions that it reported, or None if the report or its answer may be lost."""
         self._membership: GroupMembership | None = None
@@ -218,7 +218,7 @@ class ConsumerMember:
     # --- offsets ---
 
     async def commit(self, offsets: Mapping[Place, int]) -> None:
-        """Store the offsets of what it has.
+        """Store the offsets of its partitions.
 
         Raises:
             RequestRefused: they were not stored.

@@ -374,7 +374,7 @@ class KafkaLogClient:
 
     @contextmanager
     def _failures(self, address: Address) -> Iterator[None]:
-        """In the words of a LogClient."""
+        """Translate the client's errors into those of a LogClient."""
         try:
             yield
         except errors.RequestFailed as error:

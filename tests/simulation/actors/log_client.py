@@ -71,7 +71,7 @@ class LogClient(Protocol):
         ...
 
     async def produce(self, batch: OutgoingBatch, acks: int = -1) -> int:
-        """Append a batch; the offset of its first record."""
+        """Append a batch. Returns the offset of its first record."""
         ...
 
     async def produce_and_end(self, batch: OutgoingBatch) -> tuple[int, int | None]:
@@ -91,7 +91,7 @@ class LogClient(Protocol):
         ...
 
     async def log_start(self, key: Key) -> int:
-        """The offset of the first record that there may be."""
+        """The offset of the log's start."""
         ...
 
     async def delete_records(self, key: Key, offset: int) -> int:

@@ -19,7 +19,7 @@ _PARTITIONS_MAX = 4
 async def give_now_and_then(
     broker: Broker, environment: Environment, chance: random.Random, pause_seconds_mean: float
 ) -> None:
-    """While the broker serves, until everything is healed."""
+    """Move partitions while the broker serves, until everything is healed."""
     await broker.ready.wait()
     while broker.running is not None:
         await asyncio.sleep(chance.expovariate(1 / pause_seconds_mean))

@@ -1,4 +1,5 @@
-"""Readers: consumers, observers of the high watermark, and the one that reads everything last."""
+"""Readers: consumers, observers of the high watermark, and the last reader, which reads
+everything."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class Consumer:
 
 
 class Observer:
-    """Asks one broker or another how far a partition reaches; never sees less than was known."""
+    """Asks brokers for the end of a partition. No answer may be lower than an earlier one."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor

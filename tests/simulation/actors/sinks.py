@@ -84,10 +84,10 @@ class SinkDriver:
         self._actor = actor
         self._log = log
         self._staged: dict[int, SinkBatch] = {}
-        """The objects that it had staged for earlier batches."""
+        """The objects that this driver had staged for earlier batches."""
 
     async def run(self) -> None:
-        """Commit batch after batch, until the run is ending and all are committed."""
+        """Commit one batch after the other, until the run is ending and all are committed."""
         actor = self._actor
         while (batch_id := self._log.current(actor)) is not None:
             wakes = not actor.stopping.is_set() and actor.random.random() < _OLD_PROBABILITY

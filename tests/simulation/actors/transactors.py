@@ -57,7 +57,7 @@ class Instance:
         self._written = 0
 
     async def initialise(self) -> bool:
-        """Take the transactional id over; whether that succeeded."""
+        """Take the transactional id over. Returns whether that succeeded."""
         actor = self.actor
         operation = actor.history.invoke(actor.name, "identity")
         try:
@@ -140,7 +140,7 @@ class Transactor:
     """Runs one life of an instance after the other."""
 
     def __init__(self, actor: Actor, transactional_id: str, pause_seconds_mean: float) -> None:
-        """The pause is between lives: the one that rests longer lets the other work."""
+        """The pause is between lives: while one instance rests, the other works."""
         self._actor = actor
         self._transactional_id = transactional_id
         self._pause_seconds_mean = pause_seconds_mean
@@ -237,8 +237,8 @@ async def end(instance: Instance, operation: Operation) -> bool:
 async def stall_perhaps(
     actor: Actor, seat: Seat | None = None, probability: float = _STALL_PROBABILITY
 ) -> None:
-    """Now and then, a process that is stopped beyond its transaction's timeout, and beyond the
-    timeout of its session in a group."""
+    """Now and then, pause beyond the transaction's timeout and beyond the session timeout of the
+    group, as a stopped process does."""
     if actor.stopping.is_set() or actor.random.random() >= probability:
         return
     if seat is not None:

@@ -1,4 +1,4 @@
-"""A client that has records deleted."""
+"""A client that requests the deletion of records."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ STRIDE = 7
 
 
 class LogRules:
-    """Hears of each entry that each broker applies."""
+    """Follows each entry that each broker applies."""
 
     def __init__(self, may_be_fenced: Callable[[ProcessIdentity], bool]) -> None:
         """`may_be_fenced`: whether a process is dead by now, or was hit by a fault."""

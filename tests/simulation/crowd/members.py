@@ -31,7 +31,7 @@ class Member:
 
     @property
     def process(self) -> SimulatedProcess:
-        """Its process."""
+        """The broker's process."""
         return self.environment.process
 
     @property
@@ -52,11 +52,11 @@ class Members:
         self._members: dict[SimulatedProcess, Member] = {}
 
     def watch(self, is_alive: Callable[[str, int], bool]) -> None:
-        """Learn how to ask whether a process lives."""
+        """Set the function that tells whether a process lives."""
         self._is_alive = is_alive
 
     async def follow(self, broker: Broker, environment: Environment) -> None:
-        """Follow one broker; a task of its process."""
+        """Follow one broker in a task of its process."""
         await broker.ready.wait()
         if broker.running is None:
             return

@@ -30,7 +30,7 @@ CROWD_PROFILE = Profile(
 
 
 class CrowdNemesis(Nemesis):
-    """Keeps account of the processes that it hits."""
+    """Records the processes that it hits."""
 
     def __init__(self, cluster: SimulatedCluster, seed: int, members: Members) -> None:
         super().__init__(cluster, seed, ("crowd", CROWD_PROFILE))
@@ -56,7 +56,7 @@ class CrowdNemesis(Nemesis):
             process.kill()
 
     async def _leave(self) -> None:
-        """End one for good, politely or not; half of all stay."""
+        """End one broker for good, politely or not. Half of all brokers stay."""
         ids = self._cluster.broker_ids()
         if len(ids) > self._cluster.size // 2:
             leaving = self._random.choice(ids)
@@ -66,7 +66,7 @@ class CrowdNemesis(Nemesis):
             self._cluster.dismiss(leaving, polite=self._random.random() < 0.7)
 
     async def _join(self) -> None:
-        """Start one with an id that was never used."""
+        """Start a broker with an unused id."""
         self._cluster.add_broker()
 
     async def _store_burst(self) -> None:
@@ -75,5 +75,5 @@ class CrowdNemesis(Nemesis):
         self._cluster.store.fail_for(seconds, self._random.uniform(0.2, 0.6))
 
     async def _outage(self) -> None:
-        """Let the store refuse everything, often longer than a session."""
+        """Let the store refuse all requests, often for longer than a session."""
         self._cluster.store.fail_for(self._random.uniform(4.0, 16.0), 1.0)

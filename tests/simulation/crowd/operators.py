@@ -30,7 +30,7 @@ UNDRAINED_SHARE = 0.7
 
 
 class Operator:
-    """Asks some broker for something, again and again, until everything is healed."""
+    """Sends requests to some broker, again and again, until everything is healed."""
 
     def __init__(self, cluster: SimulatedCluster, members: Members, seed: int) -> None:
         self._cluster = cluster

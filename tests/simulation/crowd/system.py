@@ -35,12 +35,12 @@ EARLIER_VERSION = BROKER_VERSION - 1
 SNAPSHOT_ENTRIES = 60
 """The interval of metadata snapshots, so that a run deletes old entries."""
 QUIET_SECONDS = 20.0
-"""For which requests are counted when all is done."""
+"""The seconds over which requests are counted when all work is done."""
 SETTLE_SECONDS_MAX = 300.0
 """All work must be done within this time: several graces, since old incarnations are forgotten."""
 REQUESTS_MAX = {"put": 2.0, "get": 8.0, "list": 2.0}
-"""A broker a heartbeat, however many brokers there are: its lease; three leases and the metadata
-log, with the collector's reads; the collector's lists."""
+"""The requests of one broker in a heartbeat, for any number of brokers: a put of its lease, reads
+of three leases and of the metadata log with the collector's reads, and the collector's listings."""
 _LOOK_SECONDS = 0.25
 _COLLECTING_SECONDS_MAX = 180.0
 """The time within which a broker deletes the objects that a snapshot makes obsolete, one by one."""

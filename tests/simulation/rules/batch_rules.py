@@ -20,8 +20,9 @@ def _by_key(batches: list[StoredBatch]) -> dict[Key, list[StoredBatch]]:
 
 
 def sequences(batches: list[StoredBatch], *, whole: bool) -> Iterator[Anomaly]:
-    """(producer id, epoch, sequence) at most once in a partition, without holes (invariant 4).
-    `whole`: no batch has left the WAL, so that each producer begins with sequence 0."""
+    """Each (producer id, epoch, sequence) is in a partition at most once, and sequences have no
+    holes (invariant 4). `whole`: no batch has left the WAL, so each producer begins with sequence
+    0."""
     for key, of_key in _by_key(batches).items():
         next_sequence: dict[tuple[int, int], int] = {}
         for batch in of_key:

@@ -29,7 +29,7 @@ from tests.simulation.rules.history import (
 
 _READERS: tuple[Isolation, Isolation] = ("read_committed", "read_uncommitted")
 EXAMPLES_MAX = 5
-"""How many anomalies of one name a report spells out."""
+"""The number of anomalies of one name that a report spells out."""
 
 
 @dataclass(slots=True)
@@ -350,7 +350,7 @@ class _Checker:
     def _missing(
         self, operation: Operation, poll: Poll, start: int, end: int, found: set[int]
     ) -> list[int]:
-        """Offsets of [start, end) with records that are not found, and may not be missing."""
+        """Offsets of [start, end) whose records are missing without permission."""
         visible = self.visible[poll.isolation].get(poll.key, [])
         versions = self.versions.get(poll.key, {})
         return [

@@ -29,8 +29,8 @@ def cycles(
 
 
 def _real_time(operations: list[Operation]) -> Iterator[tuple[int, int]]:
-    """Enough edges that every other one follows from them: an operation that another one of the
-    frontier has seen completed leaves the frontier when that one completes."""
+    """Enough edges to imply all others. An operation of the frontier leaves it when another
+    operation completes that was invoked after it had completed."""
     events = sorted(
         [(one.invoked, "invoked", one) for one in operations]
         + [

@@ -9,7 +9,7 @@ from tidelog.broker.broker import Broker
 
 _LOOK_SECONDS = 0.1
 _LOOKS_MAX = 5
-"""Time enough to end all tasks. Looks, not seconds: a process may be paused."""
+"""Enough looks for all tasks to end. Seconds would not do, since a process may be paused."""
 
 
 async def watch_fence(broker: Broker, environment: Environment) -> None:

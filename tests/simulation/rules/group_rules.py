@@ -60,7 +60,7 @@ def _generations(operations: list[Operation]) -> Iterator[Anomaly]:
 def _claims(
     operations: list[Operation], protocol: GroupProtocol
 ) -> list[tuple[int, int, Operation]]:
-    """When claims were asked for (1), and when they were known (0)."""
+    """Events of claims: the time, and 1 for a request or 0 for an answer."""
     events = []
     for operation in operations:
         claim = operation.claim
@@ -87,9 +87,9 @@ def _member_epochs(operations: list[Operation]) -> Iterator[Anomaly]:
 
 
 def _holders(operations: list[Operation]) -> Iterator[Anomaly]:
-    """Under the consumer protocol no member is given a partition that another still has (12). A
-    member that is told of its partition, and later that it still has it, or commits offsets of it,
-    had it all the time: it is told before it gives a partition up."""
+    """Under the consumer protocol no member gets a partition that another still has (12). If two
+    heartbeats or commits of a member show a partition, the member had it all the time in between,
+    since an answer tells it before it gives a partition up."""
     given: dict[tuple[str, Key], list[Operation]] = defaultdict(list)
     for _, began, operation in _claims(operations, "consumer"):
         if began and operation.claim is not None:
@@ -191,7 +191,7 @@ def _committed_offsets(operations: list[Operation]) -> Iterator[Anomaly]:
 
 
 def _events(operations: list[Operation]) -> list[tuple[int, int, Operation]]:
-    """When offsets were asked for (1), and when they were known (0)."""
+    """Events of offsets: the time, and 1 for a request or 0 for an answer."""
     events = []
     for operation in operations:
         if operation.offsets is not None and operation.outcome is Outcome.OK:

@@ -43,7 +43,7 @@ class Outcome(StrEnum):
     PENDING = "pending"
     OK = "ok"
     FAIL = "fail"
-    """Certainly without effect: refused, or the transaction aborted."""
+    """The operation certainly had no effect: it was refused, or the transaction aborted."""
     UNKNOWN = "unknown"
 
 
@@ -72,7 +72,7 @@ class Poll:
 
 
 class Trim(NamedTuple):
-    """The records of a partition below an offset are to be deleted."""
+    """A request to delete the records of a partition below an offset."""
 
     key: Key
     offset: int
@@ -115,7 +115,8 @@ class Identity:
 
 @dataclass(slots=True)
 class GroupAdvance:
-    """A group's offset moved from `start` to `end` as part of a transaction: inputs consumed."""
+    """A transaction moved a group's offset from `start` to `end`, and so consumed the inputs
+    between."""
 
     group: str
     key: Key

@@ -69,7 +69,7 @@ class Observations:
         return history
 
     def check(self) -> Report:
-        """Judge it by the rules of simulated histories."""
+        """Judge the history by the rules of simulated histories."""
         return check(self.history(), dense=False)
 
     def _begin(
@@ -93,5 +93,5 @@ class Observations:
 
 
 def _named(topic: str, value: str) -> str:
-    """Values are unique in a history, and topics may hold the same."""
+    """A value with its topic, since values are unique in a history and topics may share them."""
     return f"{topic}/{value}"

@@ -26,7 +26,7 @@ from tidelog.identifiers import BrokerId, Epoch
 from tidelog.storage.sequence import NUMBER_DIGITS
 
 FRESH_HEARTBEATS = 1.5
-"""A lease that was renewed so long before the outage was well."""
+"""A lease that was renewed this recently before the outage was well."""
 _LOOK_HEARTBEATS = 1.5
 """A watcher looks again within this many heartbeats, and a little more."""
 
@@ -67,7 +67,8 @@ class OutageWatch:
         return found
 
     def _was_renewed_until(self, outage: PutOutage, broker_id: BrokerId, sent_at: float) -> bool:
-        """Whether the outage explains the silence of a broker, and was over too late."""
+        """Whether the outage explains the silence of a broker, and ended too recently for a
+        fence."""
         lasts_seconds = (GAP_HEARTBEATS_MAX + _LOOK_HEARTBEATS) * self._heartbeat_seconds
         if outage.ends_at - outage.began_at < lasts_seconds:
             return False

@@ -46,7 +46,7 @@ class Removals:
         self._history = history
         self._offsets = offsets
         self.log_starts: dict[Key, int] = {}
-        """How far each log's start has moved."""
+        """The furthest known start of each log."""
         for operation in history.operations:
             for poll in operation.polls:
                 if poll.log_start is not None and operation.outcome is Outcome.OK:
@@ -195,7 +195,7 @@ def _was_open(writer: Operation, reader: Operation) -> bool:
 
 
 def _may_expire(policy: TopicPolicy, writer: Operation, reader: Operation) -> bool:
-    """Whether a record may have been too old, or too much, when a reader was answered."""
+    """Whether a record may have exceeded the limit of age or of size when a reader was answered."""
     if policy.retention_bytes is not None:
         return True
     if policy.retention_ms is None:
@@ -229,7 +229,7 @@ def _halves(history: History, removals: Removals) -> Iterator[Anomaly]:
 
 
 def _resurrected(history: History, removals: Removals) -> Iterator[Anomaly]:
-    """A reader of a record sees, soon enough, the tombstone that deletes it."""
+    """A reader of a record sees the tombstone that deletes it, if the reader is fast enough."""
     for operation in history.operations:
         if operation.outcome is not Outcome.OK:
             continue

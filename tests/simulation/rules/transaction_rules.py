@@ -91,7 +91,7 @@ def _transitions(history: History) -> Iterator[Anomaly]:
     states: dict[str, str] = {}
     for stored in history.transactions:
         before = states.get(stored.transactional_id)
-        # The beginning of the log may have given way to a snapshot.
+        # A snapshot may have replaced the beginning of the log.
         if before is not None and before not in LEGAL_BEFORE[stored.state]:
             text = f"{stored.transactional_id}: {before} was followed by {stored.state}"
             yield Anomaly("illegal-transition", text)
@@ -125,7 +125,7 @@ def _consumed(committed: list[Operation], unproved: list[Operation]) -> Iterator
 
 
 def _lead(ranges: list[tuple[int, int]], source: int, target: int) -> bool:
-    """Whether some of the ranges, one behind the other, lead from one offset to another."""
+    """Whether some of the ranges form a chain from one offset to another."""
     reached = {source}
     for start, end in sorted(ranges):
         if start in reached:

@@ -179,7 +179,7 @@ def _some_without_owner() -> list[Patch]:
 
 
 def _remote_markers_first() -> list[Patch]:
-    """Markers leave for other brokers before the decision is durable, which takes its time."""
+    """Markers leave for other brokers before the decision is durable, which happens late."""
     deciding: set[Owner | None] = set()
     peers_of: dict[Owner | None, tuple[Peers, Callable[[], ClusterState]]] = {}
     right_init, right_deliver = MarkerDelivery.__init__, MarkerDelivery.deliver
@@ -213,7 +213,7 @@ def _remote_markers_first() -> list[Patch]:
 
 
 def _slow_decisions(deciding: set[Owner | None]) -> Patch:
-    """The next slot of a broker that has decided something takes its time."""
+    """The next slot of a broker that has just decided a transaction is late."""
     right = SlotUploader.put
 
     async def put(self: SlotUploader, upload: SlotUpload) -> None:

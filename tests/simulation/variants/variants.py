@@ -50,7 +50,7 @@ def _no_dedupe() -> list[Patch]:
 
 
 def _no_sequence_check() -> list[Patch]:
-    """Repeated batches are recognised, but gaps and disorder are let in."""
+    """Repeated batches are recognised, but gaps and disorder are accepted."""
     return [(partition_log, "refuse_if_invalid", lambda _: None)]
 
 
@@ -266,6 +266,6 @@ VARIANTS = (
 
 @contextmanager
 def broken(variant: str) -> Iterator[None]:
-    """Break it in the named way while the context lasts."""
+    """Break Tidelog in the named way while the context lasts."""
     with patched(VARIANTS[variant]()):
         yield

@@ -30,7 +30,7 @@ class SimulatedClock:
         return EPOCH_MS + self._offset_ms + int((START_SECONDS + elapsed) * 1000)
 
     def jump(self, milliseconds: int) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock, as an operator may do."""
         self._offset_ms += milliseconds
 
     async def sleep(self, seconds: float) -> None:

@@ -295,7 +295,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Called by TimerHandle.cancel; the heap drops it when it is met."""
 
     def next_number(self) -> int:
-        """1, 2, 3, ...: numbers tasks, futures and timers of one run."""
+        """1, 2, 3, ...: numbers for the tasks, futures and timers of one run."""
         self._numbers += 1
         return self._numbers
 

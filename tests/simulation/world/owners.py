@@ -65,7 +65,7 @@ class Handle(asyncio.Handle):
 
 
 class TimerHandle(asyncio.TimerHandle):
-    """The same with a time."""
+    """A timer's handle."""
 
     __slots__ = ("owner",)
 

@@ -110,7 +110,7 @@ class SimulatedProcess(Owner):
         self._at_death.append(callback)
 
     async def exited(self) -> Exit:
-        """Wait until it has ended."""
+        """Wait until the process has ended."""
         return await asyncio.shield(self._exited)
 
     def _main_done(self, task: asyncio.Task[object]) -> None:
@@ -130,7 +130,7 @@ class SimulatedProcess(Owner):
         for callback in self._at_death:
             callback()
         self._at_death.clear()
-        # Later, as its own code may be on the stack right now.
+        # Close it later, as its own code may be on the stack right now.
         self.loop.call_system(0.0, self._bury, tasks)
         self._exited.set_result(how)
 

@@ -1,4 +1,4 @@
-"""Brokers that know less of each other: one of an earlier release, and lost hints."""
+"""Brokers with less knowledge of each other: one of an earlier release, and lost hints."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class StoreSettings:
     slow_probability: float = 0.01
     slow_seconds_max: float = 1.5
     refused_probability: float = 0.0
-    """Fails, certainly not applied (503)."""
+    """A request fails, and is certainly not applied (503)."""
     reply_lost_probability: float = 0.0
     """A write is applied and its outcome is unknown to the caller."""
     request_lost_probability: float = 0.0
@@ -179,7 +179,7 @@ class SimulatedStore:
         self._note("healed")
 
     def keys(self, prefix: str) -> list[str]:
-        """The keys that there are at this moment, without a request."""
+        """The keys at this moment, without a request."""
 
         async def listed() -> list[str]:
             return [meta.key async for meta in self.memory.list(prefix)]
@@ -271,7 +271,8 @@ class SimulatedStore:
             call.future.set_exception(error)
 
     def _process_died(self, process: SimulatedProcess) -> None:
-        """Its sent requests still arrive, arrive late, or were never really sent."""
+        """Requests that a dead process had sent still arrive, arrive late, or were never really
+        sent."""
         for call in list(self._under_way[process]):
             handle = call.apply_handle
             if call.applied or handle is None or call.kind not in ("put", "delete"):

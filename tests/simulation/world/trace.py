@@ -25,7 +25,8 @@ class Trace:
         self.events = 0
 
     def record(self, now: float, line: str) -> None:
-        """Append one event. `line` must not hold what differs between runs: no id(), no hash()."""
+        """Append one event. `line` must be the same in every run of the seed: no id(), no
+        hash()."""
         self.events += 1
         text = f"{now:.6f} {line}\n"
         self._pending.append(text)

@@ -74,7 +74,7 @@ def test_cancelled_tasks_lose_no_message(shared: Broker) -> None:
             found = []
             for number in range(COUNT):
                 await producer.send(topic, b"%d" % number)
-                # Cancelled while it waits, or while the thread puts the message down.
+                # The task is cancelled while it waits, or while the thread stores the message.
                 waiting = asyncio.create_task(consumer.poll(30))
                 await producer.flush(30)
                 waiting.cancel()

@@ -1,4 +1,5 @@
-"""Transactions of the asyncio producer: cancelled in every place, they are whole or not there."""
+"""Transactions of the asyncio producer: cancelled at any place, a transaction is committed whole or
+not at all."""
 
 from __future__ import annotations
 

@@ -168,8 +168,8 @@ class AdministeredBroker:
     async def ask(
         self, handler: Handler, request: Request[R], version: int, listener: str = "PLAINTEXT"
     ) -> R:
-        """Call a handler as the server would: with a request that was encoded and decoded, and an
-        answer that can be."""
+        """Call a handler as the server does: with a request that was encoded and decoded. The
+        answer must be encodable too."""
         received = decode(type(request), b"".join(map(bytes, encode(request, version))), version)
         context = RequestContext(version, 1, "test", "127.0.0.1", 1, listener)
         answer = await handler(cast(Services, self), received, context)

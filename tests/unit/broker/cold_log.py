@@ -149,7 +149,7 @@ class ColdLog:
         return self.store.statistics.get.requests
 
     async def write(self) -> ColdLog:
-        """Put the WAL object."""
+        """Put the log's WAL object."""
         await self.memory.put(WAL_KEY, b"".join(self.batches))
         return self
 
@@ -178,14 +178,14 @@ class ColdLog:
         return written.segment
 
     async def commit(self, next_offset: int, *segments: Segment) -> None:
-        """Have the table reach an offset."""
+        """Move the table's end to an offset."""
         state = await self.tables.open(TOPIC_ID)
         advance = TableAdvance(state.partition(0).next_offset, next_offset)
         change = PartitionChange(partition=0, advance=advance, appended=segments)
         assert isinstance(await self.tables.commit(TOPIC_ID, (change,)), TableCommitted)
 
     async def replace(self, removed: Sequence[Segment], *rewritten: Segment) -> None:
-        """Have other segments in the place of some, as a compaction does."""
+        """Replace some segments by others, as a compaction does."""
         names = tuple(segment.name for segment in removed)
         change = PartitionChange(partition=0, removed=names, rewritten=rewritten)
         assert isinstance(await self.tables.commit(TOPIC_ID, (change,)), TableCommitted)

@@ -37,12 +37,12 @@ class Collections:
         await self.deleter.drain()
 
     async def collect(self) -> None:
-        """Mark, then delete."""
+        """Run two passes: one marks objects, and one deletes them."""
         for _ in range(2):
             await self.pass_once()
 
     async def collect_tables(self) -> None:
-        """Mark, then delete."""
+        """Run two passes over tables: one marks objects, and one deletes them."""
         for _ in range(2):
             await self.tables.collect()
             await self.deleter.drain()
@@ -136,7 +136,7 @@ def hold_tenure_reports(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
 
 async def until_opened(one: OneBroker) -> None:
-    """Wait until the metadata log names no tenure but the current ones."""
+    """Wait until the metadata log names only the current tenures."""
     broker = one.broker
     changed = asyncio.Event()
     unsubscribe = broker.membership.metadata.subscribe(lambda *_: changed.set())

@@ -1,4 +1,4 @@
-"""A member of a classic group, as it asks a broker in any version of the protocol."""
+"""A member of a classic group, which uses any version of the protocol."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def sync(broker: OneBroker, joined: JoinGroupResponse, version: int = 3) -
 
 
 async def enter(broker: OneBroker) -> JoinGroupResponse:
-    """Be the only member of a stable group."""
+    """Join as the only member of a stable group."""
     await find(broker)
     joined = await join(broker)
     assert joined.error_code == ErrorCode.NONE

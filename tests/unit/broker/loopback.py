@@ -1,4 +1,5 @@
-"""A Kafka server with handlers of the test's own, on loopback, and a client that only frames."""
+"""A Kafka server with handlers of the test's own, on loopback, and a client that only handles
+frames."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ class Client:
         self._correlation_id = 0
 
     def send(self, request: Request[Response], version: int) -> int:
-        """Write a request; its correlation id."""
+        """Write a request. Returns its correlation id."""
         self._correlation_id += 1
         self.writer.writelines(encode_request(request, version, self._correlation_id, "test"))
         return self._correlation_id
@@ -102,14 +103,15 @@ class Client:
         return answer
 
     async def closed(self) -> bool:
-        """Wait for the server to close; whether it did so without sending anything more."""
+        """Wait for the server to close the connection. Returns whether it closed without sending
+        more bytes."""
         try:
             return await self.reader.read() == b""
         except ConnectionError:
             return True
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.writer.close()
         with suppress(ConnectionError):
             await self.writer.wait_closed()

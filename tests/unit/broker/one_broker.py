@@ -79,7 +79,8 @@ class World:
     async def broker(
         self, broker_id: int | None = None, *, politely: bool = True
     ) -> AsyncIterator[OneBroker]:
-        """A running broker. Unless politely, it is cut off at the end like a killed process."""
+        """A running broker. If `politely` is false, it is cut off at the end like a killed
+        process."""
         self.starts += 1
         number = self.starts
         options = BrokerOptions(
@@ -121,7 +122,7 @@ class World:
 
 
 class OneBroker:
-    """A broker, and short ways to ask it for something."""
+    """A broker, and short methods for requests to it."""
 
     def __init__(self, life: Broker, broker: RunningBroker, run: asyncio.Task[None]) -> None:
         self.life = life

@@ -29,7 +29,7 @@ class Killed(Exception):
 
 
 class KillAt:
-    """Kills at one step."""
+    """Kills the process at one step."""
 
     def __init__(self, point: CrashPoint) -> None:
         self._point = point
@@ -71,7 +71,7 @@ async def segments(store: ObjectStore, topic_id: UUID) -> list[str]:
 
 
 def hosted(one: OneBroker, partition: int = 0, topic: str = TOPIC) -> Partition:
-    """The partition as the broker has it."""
+    """The partition in the broker's memory."""
     return one.broker.writes.partitions.named(topic, partition)
 
 
@@ -87,7 +87,7 @@ def world(store: ObjectStore | None = None, **settings: object) -> World:
 
 
 async def settled(one: OneBroker, offset: int, partition: int = 0) -> None:
-    """Wait until the table has all below an offset."""
+    """Wait until the table has all records below an offset."""
     await until(lambda: hosted(one, partition).log.table_next >= offset)
 
 

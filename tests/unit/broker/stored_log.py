@@ -139,7 +139,7 @@ class StoredLog:
         self._partitions: list[Partition] = []
 
     async def write(self) -> None:
-        """Put the objects."""
+        """Put the WAL objects."""
         for slot in range(self._slots):
             data = bytearray(100)
             for extents, template in zip(self.extents, self._batches, strict=True):

@@ -62,8 +62,8 @@ def test_the_first_release_reads_the_version_that_a_new_bucket_needs() -> None:
 
 
 def test_the_first_release_meets_a_newer_entry_where_a_later_one_has_been(tmp_path: Path) -> None:
-    """A bucket that the first release has made asks for no newer reader. The first entry that a
-    broker of a later release adds does: it is of a newer format, which is refused by name."""
+    """The bucket that the first release made requires no newer reader. The first entry of a later
+    release's broker does: the first release refuses its newer format by name."""
     with zipfile.ZipFile(GOLDEN / "format-1" / "bucket.zip") as archive:
         archive.extractall(tmp_path)
     before = len(list((tmp_path / "cluster" / "log").glob("*.json")))

@@ -59,12 +59,12 @@ HELD = "held"
 """A topic that takes no marker: a transaction decided with it stays decided and never completes."""
 TIMEOUT_MS = 60_000
 GOES_ON_FROM = 3
-"""InitProducerId with an identity (KIP-360)."""
+"""The version from which InitProducerId has an identity (KIP-360)."""
 MANY_FROM = 4
-"""AddPartitionsToTxn of several transactions, added or verified."""
+"""The version from which AddPartitionsToTxn has several transactions, added or verified."""
 SECOND_VERSION_ENDS_FROM = 5
 OFFSETS_ADD_FROM = 5
-"""TxnOffsetCommit that adds the group's partition; older ones have it verified."""
+"""The version from which TxnOffsetCommit adds the group's partition. Older versions verify it."""
 
 
 class WireRequest(NamedTuple):
@@ -83,7 +83,7 @@ def versions(api: ApiKey, first: int = 0, last: int = 2**15) -> range:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A transactional id as it is found: the identity that its table row calls (PID, E)."""
+    """A transactional id as a request finds it. `identity` is (PID, E) of the table's row."""
 
     key: str
     identity: Identity
@@ -257,7 +257,7 @@ class States:
         held.fault = CorruptObject("some/key", "it is broken")
 
     async def send(self, wire: WireRequest) -> Response:
-        """Ask the handler that the broker has for it, over the wire's encoding."""
+        """Ask the broker's handler for the request, with encoding and decoding."""
         response: Response = await ask(self._broker, HANDLERS[wire.api], wire.request, wire.version)
         return response
 

@@ -1,5 +1,5 @@
-"""A transactional producer that asks one broker's handlers, over the wire's encoding: of the first
-version of transactions, or of the second (KIP-890)."""
+"""A transactional producer that asks one broker's handlers, with encoding and decoding, under the
+first version of transactions or the second (KIP-890)."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ class TransactionalClient:
     async def send(
         self, value: bytes, partition: int = 0, *, topic: str = TOPIC, adds: bool = True
     ) -> ErrorCode:
-        """Produce one record in the transaction; under the first version after enlisting the
-        partition, unless that was done."""
+        """Produce one record in the transaction. Under the first version, enlist the partition
+        first."""
         records = [NewRecord(value, b"k", timestamp=1000)]
         return await self.send_batch(records, partition, topic=topic, adds=adds)
 

@@ -1,4 +1,4 @@
-"""Every command's help teaches by examples, which the command takes as they are."""
+"""Every command's help teaches by examples, and the command accepts these examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAVY = {
     *("asyncio", "boto3", "botocore", "awscrt", "confluent_kafka", "cryptography", "cramjam"),
     *("lz4", "moto", "numpy", "obstore", "prometheus_client", "pyarrow", "uvloop"),
 }
-"""Modules without which help, version and completion begin at once."""
+"""Modules that help, version and completion must not load, so that they begin at once."""
 LIGHT = """
 import runpy, sys
 sys.argv[:] = ["tidelog", *sys.argv[1:]]

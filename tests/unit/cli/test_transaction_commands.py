@@ -139,7 +139,7 @@ def test_a_transaction_is_listed_and_described_while_it_goes_on(
         f"transactional id live-1  state Ongoing  producer {producer_id} epoch 0"
     )
     assert places == ["  live partition 0", "  live partition 1"]
-    # The coordinator knows of it, so it does not hang, and is not to be aborted by hand.
+    # The coordinator knows the transaction, so it does not hang, and must not be aborted by hand.
     assert facts(command("find-hanging", "--topic", "live", *NOW, "--json")) == []
     refused = command("abort", "--topic", "live", "--partition", "0", "--start-offset", "0")
     assert refused.code == 1

@@ -62,7 +62,7 @@ def test_the_worked_example() -> None:
     found.record(4, OURS)
     found.marker(5, OURS, MarkerType.ABORT)
     found.record(6, OURS)
-    # Offset 1 was of a transaction before it that was committed.
+    # The record at offset 1 belongs to an earlier transaction, which was committed.
     assert found.shown((OURS, 2)) == [1, 3, 6]
     assert found.shown() == [1, 2, 3, 4, 6]
 

@@ -86,7 +86,7 @@ def test_a_request_that_is_withdrawn_in_time_is_not_sent() -> None:
     connection.outgoing()
     assert connection.withdraw("b") is RequestOutcome.NOT_APPLIED
     assert connection.withdraw("a") is RequestOutcome.UNKNOWN
-    # Its answer is still due, and must not be taken for the next one's.
+    # The answer is still due, and must not be taken for the answer of the next request.
     assert connection.receive(_answer(0)).token == "a"
     assert _correlation_ids(connection.outgoing().buffers) == [2]
     assert connection.receive(_answer(2)).token == "c"

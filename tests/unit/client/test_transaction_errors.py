@@ -132,7 +132,7 @@ def test_a_producer_that_was_fenced_does_nothing_more(
 def test_a_commit_whose_outcome_is_not_known_can_only_be_repeated(
     version: TransactionVersion,
 ) -> None:
-    """A delayed commit would be taken for one of the next transaction (KAFKA-17754)."""
+    """A delayed commit would be taken for a commit of the next transaction (KAFKA-17754)."""
 
     async def story(brokers: Brokers, producer: TransactionalProducer) -> None:
         producer.begin()

@@ -54,7 +54,7 @@ def _ask(name: str) -> MetadataRequest:
 
 
 def _echo(request: MetadataRequest) -> MetadataResponse:
-    """Answers with the name that was asked for."""
+    """A broker that answers with the requested name."""
     assert request.topics is not None
     return MetadataResponse(cluster_id=request.topics[0].name)
 
@@ -343,7 +343,7 @@ def test_large_answers_over_real_sockets() -> None:
 
 
 async def _closed_broker(world: World) -> ScriptedBroker:
-    """A broker that takes every login, for a while."""
+    """A broker that accepts every login, for a limited time."""
     broker = await _broker(world)
     broker.on(SaslHandshakeRequest, lambda _: SaslHandshakeResponse(mechanisms=["PLAIN"]))
     broker.on(

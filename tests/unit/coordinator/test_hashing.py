@@ -19,7 +19,8 @@ from tidelog.coordinator.hashing import partition_for
     ],
 )
 def test_worked_examples(key: str, partition: int) -> None:
-    """A negative hash among them, and the lowest number, which has no absolute value in Java."""
+    """Keys with negative hashes, including the lowest number, which has no absolute value in
+    Java."""
     assert partition_for(key, 50) == partition
 
 

@@ -1,4 +1,4 @@
-"""Foreign files are refused by name; facts that only a later version knows are not."""
+"""Foreign files are refused, and the error names them. Facts of a later version are accepted."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_cut_snapshot_is_corrupt() -> None:
 
 def test_a_flipped_bit_is_noticed_wherever_it_is() -> None:
     whole = encoded()
-    # But for the magic number that the file begins with, which no reader needs.
+    # All bytes count except the magic number at the file's beginning, which no reader needs.
     for position in range(4, len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << position % 8

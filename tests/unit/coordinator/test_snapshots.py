@@ -101,7 +101,7 @@ class Hits:
         self.seen.append((point, len(self.store._keys), self.log.begins_at))
 
 
-# When.
+# When snapshots are written.
 
 
 def test_a_snapshot_is_due_after_so_many_records() -> None:
@@ -296,7 +296,7 @@ def newer(data: bytes) -> bytes:
 def test_a_snapshot_that_cannot_be_used_stops_its_coordinator(
     data: bytes, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rather than an older one, from which the log could be replayed as well."""
+    """The start fails, although it could replay the log from an older snapshot."""
     store = Store((50, 1))
     store.place(2, data)
 

@@ -23,7 +23,7 @@ from tidelog.sdk.producer import Producer
 
 ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
 LATER = {"tidelog_store_errors_total", "tidelog_collection_last_success_timestamp_seconds"}
-"""Series that a broker has after a fault or a first success. The broker declares them always."""
+"""Series that a broker has only after a fault or a first success, but always declares."""
 LAG = "Lag of consumer groups, offsets A"
 OF_PROMETHEUS = {"instance", "job", "le"}
 """Labels that Prometheus adds or that belong to histograms."""
@@ -88,7 +88,7 @@ def test_the_dashboard_subtracts_offsets_and_ends_that_different_brokers_report(
         'tidelog_partition_end_offset{instance="b",topic="unread",partition="0"}': 7,
         'tidelog_group_committed_offset{instance="a",group="g",topic="t",partition="0"}': 4,
         'tidelog_group_committed_offset{instance="a",group="g",topic="t",partition="1"}': 19,
-        # Behind a move of the coordinator two brokers may report it for a moment.
+        # After a move of the coordinator, two brokers may report the group for a moment.
         'tidelog_group_committed_offset{instance="b",group="h",topic="t",partition="0"}': 9,
         'tidelog_group_committed_offset{instance="a",group="h",topic="t",partition="0"}': 11,
     }

@@ -1,4 +1,4 @@
-"""The checks of this machine, with a made Java."""
+"""The checks of this machine, with a fake Java."""
 
 from __future__ import annotations
 

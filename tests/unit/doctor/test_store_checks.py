@@ -35,7 +35,7 @@ Data = Buffer | Sequence[Buffer]
 
 
 class SteppingClock(SystemClock):
-    """Each look at it takes a second. `ahead_ms` of the true time."""
+    """A clock on which each look takes a second, and which is `ahead_ms` ahead of the true time."""
 
     def __init__(self, ahead_ms: int = 0) -> None:
         self._now = 0.0

@@ -41,7 +41,7 @@ def test_a_pinned_version_counts_for_dependencies(
 ) -> None:
     monkeypatch.setenv("PATH", str(programs(tmp_path / "bin", f'echo "$@" > {tmp_path}/call')))
     monkeypatch.chdir(tmp_path)
-    # Maven takes a relative path for one beside the pom.
+    # Maven resolves a relative path against the pom's folder.
     assert fetch_jars(Path("jars"), [ARTIFACT], pinned=["org.example:part:0.9"]) == (
         tmp_path / "jars" / "lib"
     )

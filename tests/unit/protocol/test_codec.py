@@ -325,7 +325,7 @@ def test_a_long_message_is_read_and_written_in_steps(topics: int, partitions: in
 
 
 def test_unknown_tagged_fields_have_a_limit() -> None:
-    """Two bytes each, of which a frame may have fifty million."""
+    """Elements of two bytes each, of which a frame may have fifty million."""
     fields = UNKNOWN_TAGS_MAX
     for count, is_refused in ((fields, False), (fields + 1, True)):
         sent = b"\x01\0" + uvarint(count) + b"\x05\0" * count

@@ -100,7 +100,7 @@ def _default(field: Field, theirs: Any) -> object:
 
 
 def test_annotations_agree_with_the_fields() -> None:
-    """Handlers are checked against the annotations, messages are encoded by the fields."""
+    """Type checkers use the annotations for handlers, and the codec uses the fields."""
     python_types = {"?": bool, "b": int, "h": int, "H": int, "i": int, "q": int, "d": float}
     seen = 0
     for type_ in _all_structs():

@@ -35,7 +35,7 @@ def records(*timestamps: int) -> list[NewRecord]:
 
 
 def changed(batch: bytearray, position: int, layout: str, value: int) -> bytearray:
-    """The batch with one field of its header replaced, and the checksum that fits."""
+    """The batch with one header field replaced, and the right checksum."""
     copy = bytearray(batch)
     struct.pack_into(layout, copy, position, value)
     struct.pack_into(">I", copy, 17, crc32c.crc32c(bytes(copy[21:])))
@@ -43,7 +43,7 @@ def changed(batch: bytearray, position: int, layout: str, value: int) -> bytearr
 
 
 def handmade(body: bytes, count: int = 1) -> bytearray:
-    """A batch with any bytes for its records."""
+    """A batch whose records are any bytes."""
     batch = encode_batch(records(*[SOME_TIME] * count))[:61] + body
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     return changed(batch, MAX_TIMESTAMP, ">q", SOME_TIME)

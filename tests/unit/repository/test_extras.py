@@ -54,7 +54,7 @@ def extra(name: str) -> set[str]:
 
 
 def modules_of(*extras: str) -> str:
-    """The modules that only these extras bring, as an argument."""
+    """The modules that only these extras install, as an argument."""
     return ",".join(name for name, brought in EXTRAS.items() if brought in extras)
 
 

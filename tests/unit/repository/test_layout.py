@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
-"""Package -> folder, for tidelog and the folders beside it."""
+"""The folder of each package: tidelog and the folders beside it."""
 
 CORES = (
     "tidelog.broker.network.connection",
@@ -159,7 +159,7 @@ def test_the_lock_satisfies_the_requirements_of_the_project() -> None:
 
 
 def test_a_class_name_stands_once() -> None:
-    """Names of the SDK and of the test kit are the words of users: they may stand elsewhere too."""
+    """Names of the SDK and of the test kit are users' words, so other modules may use them too."""
     users = ("tidelog.sdk.", "tidelog.aio.", "tidelog.testing.")
     places: dict[str, list[str]] = {}
     for name, path in modules().items():

@@ -1,4 +1,5 @@
-"""A foreign program that is missing or too old is named with its remedy, or done without."""
+"""If a foreign program is missing or too old, the error names the remedy, or the program is
+skipped."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tidelog.testing.broker import Broker
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Broker]:
-    """A broker for the tests of a module, which do not end it."""
+    """A broker that the tests of a module share. They do not end it."""
     with Broker() as broker:
         yield broker
 

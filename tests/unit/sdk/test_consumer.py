@@ -261,7 +261,7 @@ def test_a_new_topic_that_its_leader_does_not_know_yet_is_asked_for_again(
 
 
 def test_a_consumer_without_a_group_needs_no_right_to_a_group() -> None:
-    """librdkafka looks for the coordinator of a group all the same."""
+    """librdkafka looks for the coordinator of a group nevertheless."""
     with Broker(authorizer_class_name="acl", allow_everyone_if_no_acl_found=True) as closed:
         topic = closed.topic()
         closed.produce(topic, ["a", "b"])

@@ -39,7 +39,7 @@ BEGIN_MS = 1_700_000_000_000
 PARTITIONS = 2
 ROUNDS = 3
 ROUND_MS = 1000
-"""Between the times of two rounds: a segment has the times of its round."""
+"""A time between two rounds. A segment has the times of its round."""
 COLUMNS = ["partition", "offset", "value"]
 
 
@@ -66,9 +66,8 @@ class Written:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
-    """Plain, committed, aborted messages in each round; the first two are in segments. Behind the
-    last one a transaction stays open in partition 0.
-    """
+    """Plain, committed and aborted messages in each round. The first two rounds are in segments.
+    Behind the last one a transaction stays open in partition 0."""
     folder = tmp_path_factory.mktemp("bucket")
     with (
         Broker(f"file://{folder}") as broker,
@@ -189,7 +188,7 @@ def test_a_range_opens_only_the_segments_that_may_have_its_rows(
 
 
 class Interrupted(Bucket):
-    """A bucket to which something happens between its first view and the reads."""
+    """A bucket that changes between its first view and the reads."""
 
     happens: Callable[[BucketView], None] | None = None
 

@@ -70,7 +70,7 @@ class SparkWorld:
         self.folder = folder
         self.here = world(store_at(folder))
         self.readers: list[StreamReader] = []
-        """To be stopped at the end, as Spark does."""
+        """Readers that are stopped at the end, as Spark stops them."""
 
     def tell(self, story: Story) -> None:
         async def told() -> None:

@@ -135,7 +135,7 @@ def test_a_transaction_that_was_decided_is_in_though_its_markers_have_not_landed
         view = (await bucket.view(TOPIC)).of_topic(bucket.topic(TOPIC).topic_id)[0]
         limits = limits_of(view, include_tail=True, is_atomic=True)
         every = ReadRange(limits, 0, limits.end)
-        # To the bucket it looks open; the coordinator's state has it as committed.
+        # In the bucket the transaction looks open, but the coordinator's state has committed it.
         (piece,) = plan([(every, view)], excluded=frozenset())
         reader = row_reader.RowReader(bucket, columns, fail_on_data_loss=True)
         return [value async for rows in reader.rows(piece) for value in rows["value"].to_pylist()]

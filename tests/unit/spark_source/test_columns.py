@@ -1,4 +1,5 @@
-"""Rows become Spark's batches: its types, constants of the partition, a length that Spark takes."""
+"""Rows become Spark's batches: its types, constants of the partition, and a length that Spark
+accepts."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class ObjectStoreContract:
     """Subclasses define the fixture `make_store`: each store that it makes is a fresh one."""
 
     pages_entries = 1005
-    """How many objects make more than one page of a listing."""
+    """The number of objects that need more than one page of a listing."""
     lists_siblings_in_order = True
     """Whether `a-b` comes before `a/b`: SeaweedFS lists the directory `a` first."""
     starts_after_directories = True

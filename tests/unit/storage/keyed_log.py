@@ -69,7 +69,7 @@ class KeyedLog:
 
     @property
     def cleaned_to(self) -> int:
-        """How far the log is clean."""
+        """The end of the log's clean part."""
         return max((s.segment.cleaned_to for s in self.segments if s.segment.cleaned), default=0)
 
     async def append(self, records: Sequence[Kept], next_offset: int) -> None:

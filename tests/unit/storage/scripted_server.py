@@ -20,8 +20,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Read the request, or only its head, and break the connection: by FIN, or by RST; after the
-    first bytes of an answer if there are any."""
+    """Read the request, or only its head, and break the connection by FIN or by RST. Before that,
+    send the first bytes of an answer if there are any."""
 
     read_body: bool = True
     reset: bool = False

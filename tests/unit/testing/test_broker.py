@@ -125,7 +125,7 @@ def test_wrong_calls_and_stores_are_told() -> None:
 
 
 class TestUnittest(BrokerTestCase):
-    """unittest's own way, which pytest runs too."""
+    """The form of unittest, which pytest runs too."""
 
     def test_the_broker_is_there(self) -> None:
         topic = self.broker.topic()

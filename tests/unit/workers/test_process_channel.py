@@ -84,10 +84,10 @@ def test_received_bytes_stay_unchanged(sides: tuple[Channel, Channel]) -> None:
 
 @pytest.mark.parametrize("count", [1, 5, 300])
 def test_a_sender_may_do_other_work_in_between(sides: tuple[Channel, Channel], count: int) -> None:
-    """However large or small its parts are."""
+    """This holds for parts of any size."""
     one, other = sides
     parts = [memoryview(bytes(8 * STEP_BYTES // count + 1)) for _ in range(count)]
-    # Now the memory is as large as it must be.
+    # Now the memory is as large as the message needs.
     send(one, parts)
     other.receive()
     assert sum(1 for _ in one.send(packed(parts))) >= 8

@@ -190,14 +190,14 @@ def test_the_worker_starts_before_there_is_work(run: Run, offload: ProcessOffloa
 
 
 def test_a_cancelled_caller_leaves_nothing_behind(run: Run, offload: ProcessOffload) -> None:
-    """Each socket is a descriptor there."""
+    """Each socket is a descriptor in the process."""
 
     async def descriptors() -> int:
         return len(await offload.run(os.listdir, "/proc/self/fd"))
 
     async def story() -> None:
         await descriptors()
-        # Now it has answered once, which takes one for good.
+        # The process has answered once, which takes one descriptor for good.
         before = await descriptors()
         keeper = await offload.place(socket.socket)
         tasks = [asyncio.ensure_future(offload.place(socket.socket)) for _ in range(5)]
@@ -220,7 +220,7 @@ def pipe(tmp_path: Path) -> Path:
 
 
 async def opened(pipe: Path) -> int:
-    """The writing end, once the process has begun to read."""
+    """The writing end, opened when the process has begun to read."""
     found: list[int] = []
 
     def is_read() -> bool:
@@ -297,7 +297,7 @@ def test_an_unread_answer_is_not_taken_for_another(
 
 
 def test_the_loop_goes_on_while_much_is_said(run: Run, offload: ProcessOffload) -> None:
-    """Between two steps of a message other waiting tasks have a turn."""
+    """Other waiting tasks run between two steps of a message."""
     turns: list[int] = []
 
     async def others() -> None:
@@ -316,7 +316,7 @@ def test_the_loop_goes_on_while_much_is_said(run: Run, offload: ProcessOffload) 
 
         steps: list[int] = []
         parts = [memoryview(bytes(STEP_BYTES // 4)) for _ in range(32)]
-        # Now the memory that both share is as large as it must be.
+        # Now the shared memory is as large as the messages need.
         await offload.run(len, parts)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Channel, "send", counting)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 SECONDS_MAX = 60
 REFUSED_SECONDS_MAX = 5
-"""Clients that try again for ever give up after this time."""
+"""Clients that would retry for ever give up after this time."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Outcome:
     """The outcome of an attempt."""
 
     consumed: tuple[str, ...] = ()
-    """The values that a member of a group has read, of committed transactions alone."""
+    """The values that a member of a group has read, from committed transactions only."""
     error: str = ""
     """The class and the text of the error that the client's user gets."""
 
@@ -53,7 +53,7 @@ class SecuredClient(Protocol):
 
     name: str
     mechanisms: frozenset[str]
-    """The mechanisms of SASL that it has."""
+    """The mechanisms of SASL that the client has."""
 
     def run(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         """The outcome of each attempt.

@@ -37,7 +37,7 @@ _LISTENERS: Final = {
 
 @dataclass(frozen=True)
 class ClosedBroker:
-    """Its addresses by listener, and the files and tokens of clients."""
+    """The broker's addresses by listener, and the files and tokens of clients."""
 
     addresses: dict[str, str]
     authority: Authority
@@ -82,7 +82,7 @@ class ClosedBroker:
 
 @contextmanager
 def closed_broker(folder: Path) -> Iterator[ClosedBroker]:
-    """Start it on an empty folder, with one user."""
+    """Start the broker on an empty folder, with one user."""
     authority = Authority.create(folder / "authority")
     issuer = Issuer()
     store = f"file://{folder / 'bucket'}"

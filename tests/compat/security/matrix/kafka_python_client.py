@@ -30,7 +30,7 @@ class _Token(AbstractTokenProvider):  # type: ignore[misc]
 
 
 class KafkaPythonClient:
-    """Its producers are idempotent, and have transactions."""
+    """kafka-python's producers are idempotent, and have transactions."""
 
     name = "kafka-python"
     mechanisms = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"})

@@ -25,7 +25,7 @@ class KcatClient:
         return [self.connect(each) if each.is_refused else _served(each) for each in attempts]
 
     def connect(self, attempt: Attempt) -> Outcome:
-        """Ask for metadata alone; the error, if that fails."""
+        """Ask only for metadata. Returns the error, if kcat fails."""
         done = _run(attempt, "-L", "-m", str(REFUSED_SECONDS_MAX))
         return Outcome(error=done.stderr if done.returncode else "")
 

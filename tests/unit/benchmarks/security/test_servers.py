@@ -12,7 +12,7 @@ RECORDS = 100
 
 
 def test_users_log_in_and_no_process_has_the_password_in_its_arguments(tmp_path: Path) -> None:
-    # The test fails if it is in an argument of a started process (tests.secret_watch).
+    # The test fails if the secret is in an argument of a started process (tests.secret_watch).
     keep(servers.PASSWORD, "the password of the benchmark")
     authority = Authority.create(tmp_path / "authority")
     certificates = servers.Certificates(authority.trusted, authority.issue("server"))

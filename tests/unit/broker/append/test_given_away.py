@@ -92,7 +92,7 @@ def test_a_log_that_was_given_away_refuses_appends(what: str) -> None:
             assert refused.value.code is NOT_LEADER
             assert one.broker.writes.wal.newest_slot == newest
             assert old.log.image() is image
-            # Into the one that is here it does.
+            # The new object accepts the batch.
             if what not in ("adopt", "relocation"):
                 APPENDS[what](writer, hosted(one))
                 assert one.broker.writes.wal.newest_slot > newest

@@ -291,7 +291,7 @@ class TestTurns:
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4])
 def test_a_large_batch_of_any_codec_is_put_off(codec: Compression) -> None:
     async def story(one: OneBroker, held: HeldOffload) -> None:
-        # Snappy makes no less than a twentieth of anything.
+        # Snappy compresses nothing to less than a twentieth.
         (large,) = sent(one, GREEDY, batch(bytes(5 * LARGE_BYTES), codec))
         await held.begun.acquire()
         assert (await send(one, OTHER, batch(b"small"))).base_offset == 0

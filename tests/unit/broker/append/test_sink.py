@@ -54,7 +54,7 @@ def test_a_batch_is_seen_all_at_once_and_only_when_it_is_committed() -> None:
             assert [each.is_transactional for each in headers] == [True] * 3
             assert {each.base_sequence for each in headers[:2]} == {-1}
             assert len({each.producer_id for each in headers}) == 1
-            # A time is found in them too.
+            # Look-ups by time find the records too.
             assert (await one.offsets(1001)).offset == 1
 
     run(story)
@@ -76,7 +76,7 @@ def test_a_commit_that_is_repeated_changes_nothing() -> None:
             assert await sink.commit(one, 0, {0: [again]}) is BEFORE
             following = await sink.stage(topic_id, 1, {0: [b"b"]})
             assert await sink.commit(one, 1, {0: [following]}) is NOW
-            # A driver that is behind.
+            # A driver that is behind commits an earlier batch.
             assert await sink.commit(one, 0, {0: [again]}) is BEFORE
             assert await read(one) == [b"a", b"b"]
 
@@ -266,7 +266,7 @@ def test_an_adopt_whose_answer_is_lost_is_recognised_also_by_a_successor() -> No
 
 
 def test_an_adopt_that_is_cut_off_is_waited_for_before_the_next_is_served() -> None:
-    """The slot with it is on its way: it is neither lost nor made twice."""
+    """The slot of the batch is on its way: the batch is neither lost nor appended twice."""
     store = GatedStore(MemoryStore(SystemClock()))
     store.open()
     here = world(store)

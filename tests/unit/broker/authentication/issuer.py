@@ -60,7 +60,7 @@ class Issuer:
         return json.dumps({"keys": self.keys}).encode()
 
     def publish(self, path: Path) -> str:
-        """Write the key set to a file; its URL."""
+        """Write the key set to a file. Returns its URL."""
         path.write_bytes(self.key_set())
         return f"file://{path}"
 

@@ -311,7 +311,7 @@ async def until_all_are(one: OneBroker, username: str) -> None:
 def test_a_new_login_is_taken_from_its_file_by_running_brokers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A producer that needs both brokers hears no error, and no request between them fails."""
+    """A producer that needs both brokers sees no error, and no request between them fails."""
     mechanism, successor = ScramMechanism.SCRAM_SHA_512, "broker 2"
     old = protected(
         tmp_path,

@@ -1,4 +1,4 @@
-"""Clients of other projects authenticate by SASL; users are made by their own administration."""
+"""Clients of other projects authenticate by SASL. Their own administration creates the users."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SECRET = keep("alices secret", "the password of alice")
 async def secured(
     store: ObjectStore | None = None, **settings: object
 ) -> AsyncIterator[tuple[OneBroker, str, str]]:
-    """A broker with a topic; its open and its closed address."""
+    """A broker with a topic. Yields its open and its closed address."""
     world = World(store or MemoryStore(SystemClock()))
     defaults = {
         "listeners": "PLAINTEXT://127.0.0.1:0,CLIENTS://127.0.0.1:0",
@@ -53,7 +53,7 @@ async def secured(
 
 
 def create_users(address: str, *users: tuple[str, str, str]) -> None:
-    """Each with a mechanism, a name and a password."""
+    """Create users, each given as mechanism, name and password."""
     admin = AdminClient({"bootstrap.servers": address})
     changes = [
         UserScramCredentialUpsertion(
@@ -150,7 +150,8 @@ def test_confluent_kafka_renews_its_authentication_and_keeps_its_connections(
 
             await asyncio.to_thread(send)
             connected, messages = metrics.connections_accepted, asked.count
-            # Twice as often on the same connections: each has renewed its authentication.
+            # Twice as often on the same connections: each connection has renewed its
+            # authentication.
             while asked.count < 3 * messages:
                 await asyncio.to_thread(send)
             assert metrics.connections_accepted == connected

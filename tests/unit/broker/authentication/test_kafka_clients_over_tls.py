@@ -27,7 +27,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @asynccontextmanager
 async def secured(authority: Authority, **settings: object) -> AsyncIterator[str]:
-    """A broker with a topic; the address of its listener with TLS."""
+    """A broker with a topic. Yields the address of its listener with TLS."""
     world = World(MemoryStore(SystemClock()))
     world.settings = BrokerSettings.of(
         **PATIENT,

@@ -1,4 +1,4 @@
-"""A key set in a file or on a server, which may be away, slow, huge, or no server of HTTP."""
+"""A key set in a file or on a server. The server may be away, slow, huge, or no HTTP server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def answering(*parts: bytes) -> Serve:
 
 @asynccontextmanager
 async def server(serve: Serve, tls: object = None) -> AsyncIterator[int]:
-    """Its port."""
+    """The server's port."""
 
     async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):

@@ -283,7 +283,7 @@ def test_messages_of_scram_cannot_be_replayed() -> None:
 
 
 def test_an_old_client_exchanges_bare_messages() -> None:
-    """SaslHandshake version 0: no headers of Kafka around the mechanism's messages."""
+    """SaslHandshake version 0: the mechanism's messages have no Kafka headers."""
 
     async def story() -> None:
         async with closed() as broker:

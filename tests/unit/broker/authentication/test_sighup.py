@@ -15,7 +15,7 @@ from tidelog.localstack.broker_process import BrokerProcess
 
 SECONDS_MAX = 60.0
 API_VERSIONS = (10).to_bytes(4, "big") + b"\x00\x12\x00\x00\x00\x00\x00\x07\xff\xff"
-"""Version 0, of correlation id 7, without a client id."""
+"""An ApiVersions request of version 0, with correlation id 7 and without a client id."""
 NEVER_MS = 2**31 - 1
 
 

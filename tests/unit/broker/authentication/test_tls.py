@@ -326,7 +326,7 @@ def test_without_a_choice_all_suites_are_safe(authority: Authority) -> None:
     for each in offered:
         assert each["strength_bits"] >= 128, each["name"]
         assert each["auth"] != "auth-null", each["name"]
-        # A key that leaks later opens no recorded traffic.
+        # A key that leaks later decrypts no recorded traffic.
         assert each["kea"] in ("kx-ecdhe", "kx-dhe", "kx-any"), each["name"]
 
 

@@ -36,7 +36,8 @@ SHA_256 = ScramMechanism.SCRAM_SHA_256
 
 
 def work_of(steps: Coroutine[Any, Any, None]) -> Counter[str]:
-    """How often each function is called until the exchange ends: its work without the time."""
+    """The number of calls of each function until the exchange ends, which measures the work without
+    time."""
     calls: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, called: Any) -> None:

@@ -37,7 +37,7 @@ async def made(one: OneBroker, *, deny: bool = False) -> None:
 
 
 def test_rules_of_one_broker_reach_the_others_by_a_hint() -> None:
-    """The brokers would look into the metadata log by themselves after minutes."""
+    """Without hints, the brokers would read the metadata log only after minutes."""
 
     async def story() -> None:
         world = new_world(**RULES)

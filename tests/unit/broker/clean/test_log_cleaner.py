@@ -239,7 +239,7 @@ class _Dying(Exception):
 
 
 class _DeathAt:
-    """Ends the story when a crash point was hit so often."""
+    """Ends the story when a crash point was reached this often."""
 
     def __init__(self, point: CrashPoint, times: int) -> None:
         self._left = Counter({point: times})

@@ -28,7 +28,7 @@ HOUR_MS = 3_600_000
 
 
 def dated(age_ms: int, count: int = 3) -> bytearray:
-    """A batch of records that are as old as that."""
+    """A batch of records of this age."""
     stamp = SystemClock().time_ms() - age_ms
     return encode_batch([NewRecord(b"value" * 20, b"key", timestamp=stamp)] * count)
 
@@ -294,7 +294,7 @@ def test_retention_ends_when_it_is_told_to_though_the_wal_ends_just_then(
             retention = asyncio.create_task(one.broker.topic_tables.cleaner.retention.apply())
             await until(lambda: len(moving) == 2)
             ended.set()
-            # Behind the step in which the first ends, ahead of the one in which that is noticed.
+            # One step after the first failure, and one before the cleaner notices it.
             asyncio.get_running_loop().call_soon(retention.cancel)
             await asyncio.wait({retention})
             assert retention.cancelled()

@@ -16,7 +16,7 @@ def world(**settings: object) -> World:
 
 
 def roll(one: OneBroker, topic_id: UUID, partition: int, offset: int) -> None:
-    """The table has everything below the offset."""
+    """Tell the log that the table has all records below the offset."""
     hosted = one.broker.writes.partitions.find(TopicPartition(topic_id, partition))
     hosted.log.advance_table(offset)
 

@@ -1,4 +1,4 @@
-"""The pace of merges that tests of this room may ask for."""
+"""The pace of merges that tests of this folder may ask for."""
 
 from __future__ import annotations
 

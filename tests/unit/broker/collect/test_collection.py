@@ -205,7 +205,7 @@ def test_superseded_snapshots_of_a_state_go() -> None:
 
 def test_verifiers_that_the_log_does_not_name_go_when_it_has_gone_on_for_the_grace() -> None:
     class LaterClock(SystemClock):
-        """The store's clock, which the test puts forward."""
+        """The store's clock, which the test moves forward."""
 
         later_ms = 0
 

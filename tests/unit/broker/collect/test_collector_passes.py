@@ -80,12 +80,12 @@ def test_a_wal_of_tens_of_thousands_of_slots_is_not_listed_by_its_writer() -> No
     async def story(world: World) -> None:
         await world.live(0.5 * HOUR)
         counts = world.store.counts
-        # Before the registration; in the first pass.
+        # One listing before the registration, and the others in the first pass.
         assert counts["list wal"] <= 3
         assert sum(counts[f"list {folder}"] for folder in ("merged", "checkpoint")) <= 150
         deleted = world.growth.slots - len([k for k in world.store._objects if k.startswith("wal")])
         assert deleted > 0.4 * world.growth.slots
-        # Several at a time, and more the more there are.
+        # Deletions take several slots at a time, and more if more are due.
         assert counts["delete wal"] < deleted / 5
 
     tell(Load(slots_a_second=20, hours=1), story)

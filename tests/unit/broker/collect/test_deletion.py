@@ -1,4 +1,5 @@
-"""Due objects are deleted as fast as they become due, some at a time, again after a failure."""
+"""Due objects are deleted as fast as they become due, some at a time. A failed deletion is
+repeated."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def test_one_broker_looks_the_one_with_the_lowest_id() -> None:
 
 
 def test_two_simultaneous_looks_forget_a_topic_once() -> None:
-    """Each may take itself for the lowest for a while."""
+    """For a while each broker may take itself for the lowest."""
 
     async def story(world: World) -> None:
         broker = await world.broker(1, world.process("a"))
@@ -346,7 +346,7 @@ def test_processes_that_live_for_half_an_interval_forget_too() -> None:
 
 
 async def live_and_leave(one: OneBroker, topic_id: UUID) -> None:
-    """Records, all of which are rolled, opened and in a checkpoint at the end."""
+    """Produce records, all of which are rolled, opened and in a checkpoint at the end."""
     await one.produce(batch(b"record"))
     hosted = one.broker.writes.partitions.find(TopicPartition(topic_id, 0))
     hosted.log.advance_table(hosted.log.next_offset)

@@ -65,7 +65,7 @@ def test_short_lives_together_see_a_snapshot_for_the_grace() -> None:
             await marks.store({})
             if seen.seen_for(GRACE, world.clock.monotonic()):
                 break
-            # A pause in which no process looks is not counted.
+            # A pause in which no process looks does not count.
             await world.clock.sleep(10 * GRACE)
         assert lives == 5
         assert seen.seen_for(GRACE, world.clock.monotonic()) == ["old"]
@@ -90,7 +90,7 @@ def test_short_lives_together_observe_the_grace() -> None:
                 await world.clock.sleep(20)
             # The process is killed, and loses its observations since it last stored its marks.
             await world.clock.sleep(10_000)
-        # Each counts four intervals of 20 s.
+        # Each process counts four intervals of 20 s.
         assert lives == 8
 
     tell(story)

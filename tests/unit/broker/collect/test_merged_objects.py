@@ -93,7 +93,7 @@ async def checkpoint_if_any(one: OneBroker) -> None:
 
 
 def test_a_merged_object_that_no_wal_names_goes() -> None:
-    """The process died, or lost patience, between the object and its name."""
+    """The process died between the put of the object and the entry that names it, or gave up."""
 
     async def story() -> None:
         here = world()
@@ -186,7 +186,7 @@ def test_a_damaged_object_is_left_out_of_merges() -> None:
 
 
 class SlowGets(MemoryStore):
-    """A store that lets something happen before it gives an object away for the first time."""
+    """A store that runs a change before it returns an object for the first time."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())
@@ -202,7 +202,7 @@ class SlowGets(MemoryStore):
 
 
 def test_a_reader_whose_object_is_merged_and_deleted_meanwhile_goes_on() -> None:
-    """F4: it looks at the log again."""
+    """F4: the reader looks at the log again."""
 
     async def story() -> None:
         store = SlowGets()

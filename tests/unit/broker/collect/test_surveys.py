@@ -104,7 +104,7 @@ def test_a_round_of_passes_of_n_brokers_reads_n_checkpoints() -> None:
                 for collector in collectors:
                     await collector.pass_once()
                 read += Counter(store.counts)
-            # Without the survey it is 25 a round.
+            # Without the survey there are 25 a round.
             assert read["get checkpoint"] <= rounds * 5 + 5
             for each in brokers:
                 assert len(await slots(store, each)) < 3 * rounds
@@ -124,7 +124,7 @@ def test_the_next_in_rank_makes_the_survey_if_no_other_does_and_deletes_nothing_
                 me, other = second, first
             assert passes_to_wait(state, me.broker.membership.incarnation) == 1
             mine = 0 if me is first else 1
-            # The other refers to slots of this WAL: a partition has moved there.
+            # The other broker refers to slots of this WAL, since a partition has moved there.
             for _ in range(3):
                 await me.produce(batch(b"kept"), mine)
             place = TopicPartition(topic_id, mine)
@@ -149,7 +149,7 @@ def test_the_next_in_rank_makes_the_survey_if_no_other_does_and_deletes_nothing_
             await me.broker.writes.checkpointer.checkpoint()
             for _ in range(6):
                 await collector.pass_once()
-            # The slot of the other partition is left.
+            # The slot with a batch of the other partition is left.
             assert len(await slots(here.store, me)) == 1
 
     run(story)
@@ -200,7 +200,7 @@ def test_a_survey_is_stored_whole_and_a_damaged_one_is_refused_by_its_key() -> N
         with pytest.raises(CorruptObject) as error:
             decode_survey(SURVEY_KEY, wrong)
         assert error.value.key == SURVEY_KEY
-    # An incarnation that registered later keeps all.
+    # An incarnation that registered later keeps all slots.
     later = SURVEY.wal(Incarnation(BrokerId(1), Epoch(10)))
     assert (later.is_needed, later.floor) == (True, 0)
 

@@ -85,7 +85,7 @@ class World:
         )
 
     async def put(self, segment: Segment, topic_id: TopicId = TOPIC_ID) -> float:
-        """Store a segment; when that began."""
+        """Store a segment. Returns the time at which the put began."""
         begun_at = self.clock.monotonic()
         await self.store.put(segment.key(topic_id), b"rows")
         return begun_at

@@ -98,7 +98,7 @@ def test_a_dead_wal_is_listed_once_until_its_seal_alone_is_left() -> None:
         inventory.hand_over(DEAD, [SlotRun(40, 41)])
         await inventory.look(now, dead_of(now))
         assert DEAD not in dict(inventory)
-        # A further one dies.
+        # Another incarnation dies.
         await fill(store, Incarnation(BrokerId(0), Epoch(5)), SlotRun(0, 3))
         later = state(_1=7, _2=19, _5=2)
         for _ in range(3):

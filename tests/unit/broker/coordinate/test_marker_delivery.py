@@ -65,7 +65,7 @@ class Leaders:
         self.refreshes: list[StoreError | None] = []
         self.moments: list[CrashPoint] = []
 
-    # The partitions here.
+    # --- the partitions of this broker ---
 
     def named(self, topic: str, number: int) -> EnlistedPartition:
         return EnlistedPartition(topic, number)
@@ -83,14 +83,14 @@ class Leaders:
     def hit(self, point: CrashPoint) -> None:
         self.moments.append(point)
 
-    # The coordinator.
+    # --- the coordinator ---
 
     def submit(self, command: MarkersSettled) -> asyncio.Future[Reply]:
         assert (command.transactional_id, command.producer_id, command.ordinal) == ("txn", 5, 9)
         self.settled.append(command.partitions)
         return asyncio.get_running_loop().create_future()
 
-    # The view of the metadata log, and the other brokers.
+    # --- the view of the metadata log, and the other brokers ---
 
     def topic_named(self, name: str) -> Any:
         return SimpleNamespace(topic_id=TOPIC_ID)
@@ -116,7 +116,7 @@ class Leaders:
             answer.set_result(told)
         return answer
 
-    # Time and chance.
+    # --- time and chance ---
 
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -173,7 +173,7 @@ def test_markers_are_written_and_settled_at_once() -> None:
     ],
 )
 def test_a_refused_marker_is_retried_and_holds_up_no_other(error: ErrorCode) -> None:
-    """The waits double."""
+    """Waits between attempts double."""
     leaders = Leaders()
     leaders.errors[P] = [error] * 3
     deliver(leaders)
@@ -205,7 +205,7 @@ def test_a_stopped_coordinators_markers_are_not_retried() -> None:
     assert leaders.written == [Q]
 
 
-# Topics that are not there.
+# Topics that do not exist.
 
 
 def test_a_missing_topic_is_settled_when_the_metadata_log_was_read_after_the_decision() -> None:
@@ -292,7 +292,7 @@ def test_a_refusal_by_another_broker_settles_no_partition_and_the_leader_is_soug
 
 
 def test_a_marker_counts_as_unwritten_while_another_broker_has_not_answered_its_retry() -> None:
-    """A first attempt does not count: one is under way at any time in a busy cluster."""
+    """A first attempt does not count, since a busy cluster has one in progress at any time."""
 
     async def story() -> None:
         leaders = Leaders()
@@ -332,7 +332,7 @@ def test_a_partition_that_comes_here_gets_its_marker_here() -> None:
 
 
 def test_markers_without_a_durable_decision_are_not_sent() -> None:
-    """The WAL is lost: a successor knows of no decision, or sends the markers itself."""
+    """The WAL is lost. A successor knows no decision, or sends the markers itself."""
 
     async def story() -> None:
         leaders = Leaders()

@@ -41,7 +41,7 @@ class Worker(InlineOffload):
 
     def __init__(self) -> None:
         self.tried: list[tuple[str, int]] = []
-        """Each slice's expression, and on how many texts it was tried."""
+        """The expression of each slice, and the number of texts on which it was tried."""
         self.has_tried = asyncio.Event()
 
     async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

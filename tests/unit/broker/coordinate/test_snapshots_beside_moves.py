@@ -76,7 +76,8 @@ def slow_world(**settings: object) -> tuple[SlowStore, World]:
 
 
 async def refused_move(broker: OneBroker) -> None:
-    """The partition of the groups leaves and stays; its second coordinator begins to load."""
+    """The partition of the groups leaves and comes back, and its second coordinator begins to
+    load."""
     partition = groups_log(broker)
     (before,) = broker.broker.coordination.coordinators.groups.all()
     giving = broker.broker.ownership.giving

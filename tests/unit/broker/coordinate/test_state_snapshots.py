@@ -281,7 +281,7 @@ def test_a_damaged_snapshot_stops_its_coordinator_alone(damage: str) -> None:
             assert fault.endswith(f"; not served: {GROUP_TOPIC}-0")
             ((name, error),) = broker.broker.health.unserved()
             assert (name, error.key.startswith(named)) == (f"{GROUP_TOPIC}-0", True)
-            # Transactions are coordinated as ever, and so is data written.
+            # Transactions, and the records that they write, work as before.
             client = TransactionalClient(broker, version=SECOND)
             assert await client.init() is OK
             assert await client.send(b"a") is OK

@@ -34,7 +34,7 @@ from tidelog.security.acl_codes import CLUSTER_NAME, ResourceType
 
 TOPIC, GROUP, TRANSACTION = "flights", "pilots", "booking"
 TOPIC_ID = UUID(int=1)
-"""In requests of this list: the id of the topic."""
+"""Stands for the topic's id in the requests of this list."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ def _is_not_listed(field_name: str) -> Callable[[Any, Needed], bool]:
 
 
 def _is_refused_or_not_listed(listed: Callable[[Any], Any]) -> Callable[[Any, Needed], bool]:
-    """Without its permission the group is refused; without theirs, topics are not listed."""
+    """Without the permission for the group the request is refused. Without those for topics, topics
+    are left out."""
     return lambda response, need: (
         not listed(response) if need.of == "TOPIC" else is_refused(response, need)
     )

@@ -51,7 +51,7 @@ NUMBER, TEXT, ID = 7, "asked", UUID(int=7)
 WORDLESS = {(ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
 """As in Kafka, a failed request is answered without directories."""
 NAMELESS = {
-    # Their results have the order of the request.
+    # APIs whose results have the order of the request.
     ApiKey.CREATE_ACLS,
     ApiKey.DELETE_ACLS,
 }

@@ -83,7 +83,7 @@ class Pipe:
         self._client = client
 
     def send(self, *asked: tuple[Request[Any], type[Response]]) -> None:
-        """Without waiting for answers."""
+        """Send requests without waiting for answers."""
         for request, response in asked:
             self._client.send(request, VERSIONS[response])
 
@@ -91,7 +91,7 @@ class Pipe:
         return (await self._client.receive(response, VERSIONS[response]))[1]
 
     async def ask(self, *asked: tuple[Request[Any], type[Response]]) -> list[Any]:
-        """Their answers."""
+        """The answers to these requests."""
         self.send(*asked)
         return [await self.receive(response) for _, response in asked]
 

@@ -53,7 +53,7 @@ def deleting(*topics: tuple[str, range]) -> OffsetDeleteRequest:
 
 
 def deleted(request: OffsetDeleteRequest, error_code: int = 0) -> OffsetDeleteResponse:
-    """An answer to each entry."""
+    """One answer for each entry."""
     return OffsetDeleteResponse(
         error_code=error_code,
         topics=[

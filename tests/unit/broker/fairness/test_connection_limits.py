@@ -1,4 +1,4 @@
-"""How many connections there may be, and why one more may not."""
+"""The limits of connections, and the reasons for which one more is refused."""
 
 from __future__ import annotations
 

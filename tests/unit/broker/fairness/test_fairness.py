@@ -86,7 +86,7 @@ def test_a_client_is_served_beside_a_flood_of_requests() -> None:
 
 
 class SlowPasses:
-    """A clock by which each costly request takes ten milliseconds."""
+    """A clock on which each costly request takes ten milliseconds."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -96,7 +96,7 @@ class SlowPasses:
 
 
 def test_clients_that_ask_rarely_do_not_wait_for_the_turns_of_a_flood() -> None:
-    """Fifty clients that start together have their metadata before the flood gets on."""
+    """Fifty clients start together, and have their metadata before the flood advances."""
 
     async def story() -> None:
         clock = SlowPasses()
@@ -183,7 +183,7 @@ def test_slow_clients_that_hold_much_of_the_memory_for_answers_are_disconnected(
 
 
 def test_a_client_that_does_not_take_its_answers_is_asked_for_no_more_work() -> None:
-    """Small answers too: they count, and no further request of the connection is begun."""
+    """Small answers count too, and the server begins no further request of the connection."""
 
     async def story() -> None:
         begun = 0

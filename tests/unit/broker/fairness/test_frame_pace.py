@@ -34,7 +34,7 @@ def test_bytes_gain_time_but_never_more_than_the_grace() -> None:
     pace.go_on(105.0, 2000)
     assert not pace.is_late(111.9)
     assert pace.is_late(112.0)
-    # A client that has sent most of a large request at once cannot rest on that.
+    # A client that has sent most of a large request at once must still keep the pace.
     pace.go_on(106.0, 10**9)
     assert pace.is_late(116.0)
 

@@ -11,7 +11,7 @@ QUOTA = 100.0
 
 
 def test_a_rate_counts_over_all_whole_samples_from_the_start() -> None:
-    """Ten seconds' worth is free at once: a burst is no rate yet."""
+    """Ten seconds' quota may be used at once: a burst is no rate yet."""
     rate = SampledRate(WINDOWS)
     assert rate.seconds_over(QUOTA, 5.0) == 0
     rate.record(1000, 5.0)
@@ -74,7 +74,7 @@ def test_the_ring_of_samples_wraps() -> None:
 def test_one_sample_is_enough() -> None:
     rate = SampledRate(Windows(1, 1.0))
     rate.record(50, 0.0)
-    # The rate over next to no time is high.
+    # The rate over a very short time is high.
     assert rate.seconds_over(QUOTA, 0.0) == pytest.approx(0.499)
     assert rate.seconds_over(QUOTA, 0.5) == 0
 

@@ -252,7 +252,7 @@ def test_one_request_changes_a_limited_number(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_two_brokers_change_different_keys_of_one_entity() -> None:
-    """Each of them starts from the newest quotas, so that neither undoes the other's change."""
+    """Each broker starts from the newest quotas, so neither undoes the other's change."""
 
     async def story() -> None:
         store = MemoryStore(SystemClock())

@@ -131,7 +131,7 @@ def test_expressions_and_ids_of_members_came_with_the_second_version() -> None:
             refused = await join(broker, "s", **pattern)
             assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
             assert "missing" in (refused.error_message or "")
-            # 4 GB of memory and half a minute, if it were compiled as it is.
+            # Compiled as it is, the expression would take 4 GB of memory and half a minute.
             pattern["subscribed_topic_regex"] = "(.*)" * 8000
             refused = await join(broker, "s", **pattern)
             assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION

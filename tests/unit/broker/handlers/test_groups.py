@@ -98,7 +98,7 @@ def test_a_heartbeat_is_not_refused_while_the_coordinator_loads() -> None:
                 group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id
             )
             assert (await ask(broker, heartbeat, request, 4)).error_code == ErrorCode.NONE
-            # A stranger is refused as soon as the group is known.
+            # The coordinator refuses a stranger as soon as it knows the group.
             request.member_id = "nobody"
             await ready(broker)
             beat = await ask(broker, heartbeat, request, 4)

@@ -177,7 +177,7 @@ def test_until_its_markers_are_written_a_transaction_holds_up_its_producer_and_n
             broken = hosted(broker)
             broken.fault = CorruptObject("some/key", "it is broken")
             assert await producer.commit() is OK
-            # The other partition has its marker; its next batch waits for the transaction's end.
+            # The other partition has its marker. Its next batch waits for the transaction's end.
             assert (await broker.offsets(-1, 1, committed=True)).offset == 2
             assert (await broker.produce(batch(b"plain"), 1)).error_code == OK
             if version == FIRST:

@@ -192,7 +192,7 @@ def test_checking_only_creates_nothing() -> None:
 
 
 def test_of_two_creations_at_once_one_wins_and_the_other_is_told() -> None:
-    """Two brokers, one bucket: the loser looks again before it answers."""
+    """Two brokers share one bucket. The loser looks again before it answers."""
 
     async def main() -> None:
         store = MemoryStore(SystemClock())
@@ -215,7 +215,7 @@ def test_of_two_creations_at_once_one_wins_and_the_other_is_told() -> None:
 
 
 class FailingStore(MemoryStore):
-    """Refuses to store, once it has an error to refuse with."""
+    """A store that refuses puts when `error` is set."""
 
     error: type[StoreError] | None = None
 

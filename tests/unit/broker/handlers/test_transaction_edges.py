@@ -55,7 +55,8 @@ both_versions = pytest.mark.parametrize("version", [FIRST, SECOND])
 
 @both_versions
 def test_an_offset_committed_beside_the_transaction_stays_when_it_is_aborted(version: int) -> None:
-    """`commitSync` in the loop: no part of the transaction, which is why it must not be used."""
+    """`commitSync` in the loop is not part of the transaction, which is why applications must not
+    use it."""
 
     async def story() -> None:
         async with serving() as broker:

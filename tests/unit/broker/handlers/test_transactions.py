@@ -312,7 +312,7 @@ def test_an_open_transaction_that_times_out_is_aborted(version: int) -> None:
             answer = await broker.fetch(1, committed=True, wait_ms=30_000)
             assert answer.last_stable_offset == 2
             assert await read(broker) == []
-            # Under the second version it may be the repetition of a commit that was decided.
+            # Under the second version the request may repeat a commit that was decided.
             fenced, decided = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE
             assert await producer.commit() is (fenced if version == FIRST else decided)
             assert await producer.send(b"late", adds=False) is ErrorCode.INVALID_PRODUCER_EPOCH

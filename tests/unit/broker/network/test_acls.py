@@ -1,7 +1,7 @@
-"""A broker with an authorizer, as confluent-kafka's clients meet it.
+"""A broker with an authorizer, as confluent-kafka's clients see it.
 
-The clients do not authenticate, so all of them are `User:ANONYMOUS`. Everyone may use a resource
-without rules here, so a client can make rules for itself.
+The clients do not authenticate, so all of them are `User:ANONYMOUS`. Here every client may use a
+resource without rules, so a client can make rules for itself.
 """
 
 from __future__ import annotations

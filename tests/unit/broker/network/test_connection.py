@@ -44,7 +44,7 @@ def test_answers_leave_in_the_order_of_the_requests() -> None:
 
 
 def test_a_request_without_an_answer_holds_up_no_other() -> None:
-    """acks=0."""
+    """A Produce request with acks=0."""
     connection = new_connection()
     feed(connection, frame(ProduceRequest(acks=0), 9), metadata_frame())
     produce, metadata = taken_by(connection), taken_by(connection)
@@ -115,7 +115,7 @@ def test_a_fetch_begins_when_earlier_produces_are_answered() -> None:
 
 
 def test_a_request_behind_acks_0_begins_when_the_records_are_durable() -> None:
-    """acks=0."""
+    """A Produce request with acks=0."""
     connection = new_connection()
     feed(connection, produce_frame(1), produce_frame(2), fetch_frame(3), fetch_frame(4))
     first, second = taken_by(connection), taken_by(connection)
@@ -171,7 +171,7 @@ def test_a_lost_connection_sends_nothing_and_gives_its_memory_back() -> None:
 
 
 def test_an_api_versions_request_of_any_version_gets_an_answer() -> None:
-    """KIP-511: a newer client learns from it which versions there are."""
+    """KIP-511: the answer tells a newer client which versions exist."""
     connection = new_connection()
     feed(connection, future_versions_frame(9))
     taken = taken_by(connection)

@@ -192,7 +192,8 @@ def test_closing_finishes_begun_requests(loop: str) -> None:
             await begun.wait()
             closing = asyncio.create_task(broker.server.close())
             assert await idle.closed()
-            # A newcomer is disconnected, not refused: the broker lives as long as it serves.
+            # The server disconnects a newcomer and does not refuse it: the broker lives as long as
+            # it serves.
             assert await (await broker.connect()).closed()
             client.send(init(2), 4)
             release.set()

@@ -1,4 +1,4 @@
-"""Garbage on the wire: the server neither falls nor grows, and honest clients do not notice."""
+"""Garbage on the wire: the server neither crashes nor grows, and honest clients notice nothing."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_request_that_drips_for_ever_is_closed() -> None:
 def test_slow_requests_give_way_where_others_wait_for_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Long before they would be closed for being slow alone."""
+    """The server closes them long before it would close them for slowness alone."""
     monkeypatch.setattr("tidelog.broker.network.server.PATIENCE_SECONDS", 0.05)
     monkeypatch.setattr("tidelog.broker.network.server.SWEEP_SECONDS_MAX", 0.02)
 

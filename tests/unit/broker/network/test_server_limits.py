@@ -160,7 +160,7 @@ def test_an_idle_connection_gives_way_to_a_new_one_and_a_working_one_does_not() 
 
 
 async def eventually_served(broker: Loopback) -> None:
-    """The server hears of a closed connection a moment later than its client."""
+    """The server notices a closed connection a moment later than its client."""
     async with asyncio.timeout(10):
         while True:
             client = await broker.connect()

@@ -25,11 +25,11 @@ from tidelog.protocol.schemas.produce import (
 ANYONE = QuotaEntity(user=DEFAULT_NAME)
 RATE = 10_000.0
 OVER_BYTES = 103_000
-"""Throttled for 0.3 s by RATE: 0.3 seconds' worth more than ten seconds' worth."""
+"""Bytes that RATE throttles for 0.3 s: the bytes of 0.3 s more than the free ten seconds."""
 
 
 class Still(SystemClock):
-    """Quotas see no time pass."""
+    """A clock on which no time passes for quotas."""
 
     def monotonic(self) -> float:
         return 1000.0
@@ -147,7 +147,8 @@ def test_a_connection_that_ends_while_it_is_muted_leaves_nothing() -> None:
             told = await client.ask(produced(OVER_BYTES), ProduceResponse, 9)
             assert told.throttle_time_ms > 60_000
             assert broker.quotas.metrics.connections == 1
-            # The broker does not read, so it does not see the client leave: it closes itself.
+            # The broker does not read, so it does not see the client leave. It closes the
+            # connection itself.
             await broker.server.abort()
             assert broker.quotas.metrics.connections == 0
 
@@ -189,7 +190,8 @@ def test_the_time_of_requests_is_charged_and_the_answer_tells_the_wait() -> None
             limit(broker, "request_percentage", 10.0)
             client = await broker.connect()
             told = await client.ask(beat(1), HeartbeatResponse, 4)
-            # 120 percent seconds, of 100 that are free: it would be two seconds without the bound.
+            # 120 percent seconds are used, and 100 are free. Without the bound the wait would be
+            # two seconds.
             assert told.throttle_time_ms == 1000
 
     run(main())

@@ -20,7 +20,7 @@ OTHER = BrokerRegistered(
 
 
 async def taken_back(one: OneBroker, store: ObjectStore, place: TopicPartition) -> Partition:
-    """The partition as it is when it has been with another broker; all of it was durable."""
+    """Give the partition to another broker and take it back. All of it was durable."""
     broker = one.broker
     log, mine = broker.writes.partitions.find(place).log, broker.membership.incarnation.epoch
     assert log.high_watermark == log.next_offset

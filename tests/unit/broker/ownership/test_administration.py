@@ -162,7 +162,7 @@ def test_an_election_empties_a_draining_broker_and_begins_nothing_after_its_time
             late = await elect(first, timeout_ms=-1)
             assert set(late.values()) == {ErrorCode.REQUEST_TIMED_OUT}
             metadata = first.broker.membership.metadata
-            # The drained broker's own balance may take part.
+            # The drained broker may take part through its own balance.
             await metadata.append(
                 epoch_of(first), lambda state: drain_changes(state, BrokerId(2), draining=True)
             )
@@ -207,7 +207,7 @@ def test_moves_are_listed_while_they_are_under_way() -> None:
 
 
 def test_moves_are_not_listed_in_part() -> None:
-    """A broker that does not answer may take part in some."""
+    """A broker that does not answer may take part in some moves."""
     here = world()
 
     async def story() -> None:

@@ -78,7 +78,7 @@ def test_a_drained_broker_gives_all_away_and_runs_on_until_the_drain_is_undone()
             topic_id = await shared_topic(second, *[second] * 6)
             for number in range(6):
                 await second.produce(batch(b"%d" % number), number)
-            # A broker that is not concerned is asked.
+            # The request goes to a broker that the drain does not concern.
             assert await ask_drain(first, 2) == (ErrorCode.NONE, "")
             state = await until(first, epoch_of(second), 0)
             assert await drained(third) == (2,)
@@ -181,7 +181,7 @@ def test_wrong_drains_are_refused_and_repeated_ones_are_not() -> None:
                 code, why = await ask_drain(first, 2)
                 assert code == ErrorCode.INVALID_REQUEST
                 assert why.endswith("undo the drain of another one: 1")
-            # The last other one has ended: the drained broker serves again.
+            # The last other broker has ended, so the drained broker serves again.
             topic_id = await first.create_topic()
             await until_served(first, topic_id, 0)
             assert (await first.produce(batch(b"a"))).error_code == 0
@@ -216,7 +216,7 @@ def test_a_rebalance_ignores_the_interval_and_the_tolerance() -> None:
         async with here.broker(1) as first, here.broker(2) as second, here.broker(3) as third:
             topic_id = await shared_topic(first, *[first] * 5, *[second] * 4)
             await second.produce(batch(b"x"), 8)
-            # Each gives its own surplus, although only one of them was asked.
+            # Each broker gives its own surplus, although the request went to one.
             assert await rebalanced(third) == {1: (0, 2), 2: (0, 1), 3: (0, 0)}
             state = await third.broker.membership.metadata.refresh()
             owned = [len(state.owned_by(epoch_of(each))) for each in (first, second, third)]

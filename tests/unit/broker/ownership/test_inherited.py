@@ -20,7 +20,7 @@ PARTITIONS = 20
 
 
 class ReadWals(MemoryStore):
-    """Notes which WALs are read."""
+    """Records which WALs are read."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())
@@ -43,8 +43,8 @@ async def values(one: object, partition: int) -> list[bytes | None]:
 
 @pytest.mark.parametrize("dies", ["opened", "at once"])
 def test_the_tenth_start_reads_no_more_than_the_first(dies: str) -> None:
-    """Each process writes ten slots of one partition and dies: when all it took over is opened, or
-    as soon as its images are durable, before its first checkpoint."""
+    """Each process writes ten slots of one partition and dies: either when it has opened all
+    inherited partitions, or before its first checkpoint, as soon as its images are durable."""
     store = ReadWals()
     here = World(store, wal_linger_ms=0)
 

@@ -50,7 +50,7 @@ class Writes:
         self.withheld.remove(partition)
 
     async def durable(self) -> None:
-        """All is durable."""
+        """All slots are durable."""
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])

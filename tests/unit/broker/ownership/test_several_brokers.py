@@ -60,7 +60,7 @@ async def until_served(one: OneBroker, topic_id: TopicId, *partitions: int) -> N
 
 
 async def take_over(one: OneBroker, dead: OneBroker, owners: Mapping[int, Epoch]) -> None:
-    """Fence a broker and divide its partitions, as a broker does that has judged it dead."""
+    """Fence a broker and divide its partitions, as a broker does that judges it dead."""
     broker = one.broker
     metadata, mine = broker.membership.metadata, broker.membership.incarnation
     await metadata.append(mine.epoch, lambda _: (BrokerFenced(epoch_of(dead)),))
@@ -156,7 +156,8 @@ def test_partitions_that_were_written_lately_are_served_first(
                     await dead.produce(batch(b"new"), number)
             await take_over(heir, dead, dict.fromkeys(range(6), epoch_of(heir)))
             await until_served(heir, topic_id, *range(6))
-            # A slot names the partitions of the slot before it too: 1 counts as written.
+            # A slot also names the partitions of the slot before, so partition 1 may count as
+            # written.
             assert groups[0] in ({2, 5}, {1, 2, 5})
             assert sum(map(len, groups)) == 6
             assert max(map(len, groups)) <= 3
@@ -425,7 +426,7 @@ def test_any_broker_is_asked_to_move_a_partition() -> None:
 
 @pytest.mark.parametrize("left", [True, False], ids=["partly rolled", "wholly rolled"])
 def test_a_partition_is_rolled_on_by_a_receiver_that_read_its_table_before(left: bool) -> None:
-    """The receiver has the topic's table as it was before the giver rolled the partition."""
+    """The receiver has an old view of the topic's table, from before the giver's roll."""
     here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
 
     async def story() -> None:

@@ -29,7 +29,7 @@ HOUR_MS = 3_600_000
 
 
 class WrongClock(SystemClock):
-    """A machine's clock that is hours off."""
+    """A machine's clock that is wrong by hours."""
 
     def __init__(self, hours: int) -> None:
         super().__init__()

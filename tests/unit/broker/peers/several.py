@@ -147,7 +147,8 @@ class Wire:
         self._sent: list[tuple[Epoch, str, Any]] = []
 
     async def repeat(self, purpose: str) -> list[Any]:
-        """Send every request of this purpose again, as a network does that delays copies."""
+        """Send every earlier request of this purpose again, as a network does that delays
+        copies."""
         sent = [each for each in self._sent if each[1] == purpose]
         return [await self._request(*each) for each in sent]
 

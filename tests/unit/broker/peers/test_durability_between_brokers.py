@@ -131,7 +131,7 @@ def test_a_transaction_is_complete_when_all_its_markers_are_durable(version: int
             assert await producer.commit() is OK
             await until(lambda: store.waiting)
             await settled()
-            # The marker is appended there, and could be lost.
+            # The marker is appended there, but could still be lost.
             assert leader_end(leader) == 2
             assert await read(leader) == []
             assert await read(coordinator, 1) == [b"y"]

@@ -63,7 +63,7 @@ async def produce(
 ) -> Committed:
     """Transactions over all partitions and a group's offsets; every third one is aborted.
 
-    `ended` gets the number of each.
+    The numbers of ended ones go to `ended`.
     """
     committed: Committed = {number: [] for number in range(PARTITIONS)}
     settings = TransactionalProducerSettings(version=version)
@@ -97,7 +97,7 @@ async def produce(
 
 
 async def commit(producer: TransactionalProducer) -> None:
-    """Commit, also if the coordinator dies before it answers."""
+    """Commit, even if the coordinator dies before it answers."""
     while True:
         try:
             return await producer.commit()
@@ -108,7 +108,8 @@ async def commit(producer: TransactionalProducer) -> None:
 async def check(
     brokers: Sequence[OneBroker], topic_id: TopicId, found: Sequence[Committed]
 ) -> None:
-    """Committed records are seen once, in order, aborted ones never; all transactions ended."""
+    """Committed records are seen once and in order, and aborted ones never. All transactions have
+    ended."""
     for number in range(PARTITIONS):
         owner = await owner_of(brokers, TopicPartition(topic_id, number))
         end = owner.broker.writes.partitions.named(TOPIC, number).log.next_offset
@@ -151,7 +152,7 @@ def test_transactions_go_on_while_everything_moves(seed: int, loses_hints: bool)
                 produce(second, "two", TransactionVersion.V2, []),
             )
             is_over.set()
-            # How many there are in this time depends on the machine.
+            # The number of transactions in this time depends on the machine.
             assert await moving >= 3
             await check(brokers, topics[-1][0], found)
 

@@ -198,7 +198,7 @@ def test_requests_that_fail_together_count_once() -> None:
 
 
 def test_an_incarnation_that_has_ended_answers_nothing_any_more() -> None:
-    """A late answer over its connection reaches no caller."""
+    """A late answer on the old connection reaches no caller."""
 
     async def story(requests: PeerRequests[int, int], network: Network) -> None:
         asked = []

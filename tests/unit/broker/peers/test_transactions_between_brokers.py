@@ -54,7 +54,7 @@ async def until_stable(one: OneBroker, partition: int, offset: int) -> None:
 @both_versions
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_holds_over_three_brokers(version: int, commit: bool) -> None:
-    """Broker 1 coordinates, broker 2 coordinates groups; the partitions are everywhere."""
+    """Broker 1 coordinates transactions, and broker 2 groups. Both lead partitions."""
 
     async def story() -> None:
         async with divided(new_world(), 0, 1, 2, coordinator=1, groups=2, brokers=3) as brokers:
@@ -253,7 +253,7 @@ def test_a_leader_that_dies_has_a_successor_that_gets_the_marker(version: int) -
 
 @both_versions
 def test_a_deleted_topic_keeps_no_transaction_from_its_end(version: int) -> None:
-    """The coordinator does not know of the deletion, and the leader's word is not enough."""
+    """The coordinator does not know of the deletion, and the leader's answer is not enough."""
 
     async def story() -> None:
         async with divided(new_world(), 0) as brokers:
@@ -355,7 +355,7 @@ def test_a_sink_commits_over_brokers() -> None:
 
 
 def test_a_coordinator_learns_of_a_new_topic_when_a_leader_asks() -> None:
-    """Hints are lost."""
+    """Hints get lost."""
 
     async def story(version: int) -> None:
         async with divided(new_world()) as brokers:
@@ -434,7 +434,7 @@ def test_offsets_of_a_topic_that_the_coordinator_does_not_know_yet_are_stored(
 
 @both_versions
 def test_offsets_wait_for_a_transaction_coordinator_that_gives_no_answer(version: int) -> None:
-    """A client must not take its absence for the group coordinator's."""
+    """A client must not mistake the topic's absence for the group coordinator's."""
 
     async def story() -> None:
         async with divided(new_world(), 0, groups=0) as brokers:

@@ -114,7 +114,7 @@ def accept_rates(inter_broker: str | None = None, **by_name: int) -> AcceptRates
 
 
 def accepted(found: AcceptRates, listener: str, seconds: float) -> int:
-    """How many of the connections of a queue without end one acceptor takes in this time."""
+    """The number of connections that one acceptor takes in this time from an endless queue."""
     now, number = 0.0, 0
     while now < seconds:
         now += found.delay(listener, now)

@@ -30,7 +30,7 @@ Step = Callable[[QuotaClient, random.Random, float], tuple[float, float]]
 
 
 def rate_of(quotas: ClientQuotas, step: Step, clients: int, seed: int) -> float:
-    """The use of all clients of a user a second, from the second window on."""
+    """The use of all clients of a user per second, from the second window on."""
     chance = random.Random(seed)
     waiting = [(chance.random(), number) for number in range(clients)]
     heapq.heapify(waiting)

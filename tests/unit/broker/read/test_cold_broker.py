@@ -100,7 +100,7 @@ def test_a_damaged_segment_fails_one_partition_and_is_counted() -> None:
             page = metrics.exposition().decode()
             for line in ("tidelog_cold_chunks_total 1.0", "tidelog_segment_footers_total 2.0"):
                 assert line in page
-            # Times are found by other columns, which are whole.
+            # Look-ups by time use other columns, which are intact.
             await store.delete(key)
             assert (await one.offsets(1000, 0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert metrics.storage_faults == 2
@@ -141,7 +141,7 @@ def test_a_segment_of_a_newer_format_is_refused_and_named(
 def test_consumers_of_all_that_is_there_miss_nothing_while_it_is_rolled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """From segments into the WAL and on to the tail, while the border between them moves."""
+    """Read from segments into the WAL and on to the tail, while the border between them moves."""
     monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 7)
 
     async def story() -> None:
@@ -179,7 +179,7 @@ def test_consumers_of_all_that_is_there_miss_nothing_while_it_is_rolled(
             *found, _ = await asyncio.gather(*readers, produce(80, total))
             for start, offsets in zip((0, 0, 70, 70), found, strict=True):
                 assert offsets == list(range(start, total))
-            # Again, when nearly all is in the table.
+            # Read again, when almost all records are in the table.
             assert await consume(0, committed=True) == list(range(total))
             assert one.broker.reads.path.chunks.encoded > 0
 

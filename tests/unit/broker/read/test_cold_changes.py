@@ -32,7 +32,7 @@ def test_segments_compacted_and_collected_under_a_reader_are_no_matter(footers_k
                 assert segment is not None
                 await two.indexes.open(two.log.partition, segment)
         del cold, slow
-        # The reader has looked into the table and waits for the store when it changes.
+        # When the table changes, the reader has read the table and waits for the store.
         slow = SlowStore(two.memory)
         two.store._store = slow  # type: ignore[attr-defined]
         slow.open.clear()

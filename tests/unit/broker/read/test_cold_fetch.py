@@ -92,7 +92,7 @@ def test_markers_and_aborted_records_are_passed_also_at_the_tables_end() -> None
             for start in range(33):
                 found = offsets(await cold.consume(start))
                 assert found == [offset for offset in expected if offset >= start]
-        # A range without a row is in the table alone: [10, 31) here, and at its end.
+        # Only the table covers a range without rows: [10, 31) here, and the range at its end.
         cold = await ColdLog(batches, aborted=aborted).write()
         await cold.roll(10)
         assert await cold.roll(31) is None
@@ -106,7 +106,7 @@ def test_markers_and_aborted_records_are_passed_also_at_the_tables_end() -> None
 
 
 def test_an_abort_within_segments_hides_no_later_transaction_where_the_log_lags_the_table() -> None:
-    """A segment has no markers, by which a client would stop to skip the producer's records."""
+    """A segment has no markers. A client would skip the producer's records up to a marker."""
 
     async def story() -> None:
         batches = [

@@ -24,8 +24,8 @@ def world() -> World:
 
 
 async def written(here: World, *, renewed: bool) -> Incarnation:
-    """A broker that acknowledged thirty records of one partition in thirty slots, and one of
-    another in the midst of them, and died."""
+    """A broker that acknowledged thirty records of one partition in thirty slots and one of another
+    in between, and died."""
     async with here.broker(politely=False) as one:
         await one.create_topic(partitions=2)
         for number in range(RECORDS):
@@ -141,7 +141,7 @@ def test_readers_of_the_bucket_name_the_slot_while_the_broker_is_dead() -> None:
 
 
 def test_the_last_slot_is_lost_unseen_if_no_lease_was_written_since() -> None:
-    """The window that the documents state."""
+    """The window that the documents describe."""
     here = world()
 
     async def story() -> None:
@@ -162,7 +162,8 @@ def test_a_put_that_hangs_while_later_ones_finish_stays_an_ordinary_end() -> Non
         dead = await written(here, renewed=True)
         last = wal_key(dead, Slot(RECORDS))
         data = (await here.store.get(last)).data
-        # The next slot never arrives; the one behind it did, laid out before it was confirmed.
+        # The next slot never arrives. The slot behind it did: it was laid out before the next one
+        # was confirmed.
         await here.store.put(wal_key(dead, Slot(RECORDS + 2)), data)
         async with here.broker() as one:
             assert one.broker.health.faults() == []

@@ -59,7 +59,7 @@ def test_readers_of_one_partition_each_share_their_reads() -> None:
         log = await written(30, [128 * KIB] * 8)
         fetches = await asyncio.gather(*(log.read([number]) for number in range(8)))
         assert all(fetches)
-        # Each for itself they would have read each object eight times.
+        # Without sharing, the readers would have read each object eight times.
         assert len(log.store.ranges) < 4 * 30
         assert log.store.bytes_asked < 1.5 * 30 * log.object_bytes
 

@@ -1,4 +1,4 @@
-"""Rolls of these tests are begun as soon as they are due."""
+"""Rolls of these tests begin as soon as they are due."""
 
 from __future__ import annotations
 

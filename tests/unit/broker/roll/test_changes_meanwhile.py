@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class InterruptedStore(MemoryStore):
-    """Something happens while a WAL object is read for the first time from now on."""
+    """Runs a change when a WAL object is read for the first time from now on."""
 
     meanwhile: Callable[[], Awaitable[object]] | None = None
 
@@ -130,7 +130,7 @@ def test_batches_that_are_merged_while_they_are_rolled_are_taken_up_once(
 def test_a_roll_goes_on_behind_records_that_another_has_rolled_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A reader finds it out first, in the midst of the roll."""
+    """A reader notices the change first, in the middle of the roll."""
     bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
     monkeypatch.setattr("tidelog.broker.clean.table_path.SegmentBounds", lambda: bounds)
     store = InterruptedStore(SystemClock())
@@ -179,7 +179,7 @@ def test_a_table_that_another_has_brought_further_is_gone_on_from() -> None:
 
 
 def test_an_object_that_is_missing_because_the_table_has_it_is_no_fault() -> None:
-    """F4."""
+    """F4: the reader goes on with newer objects."""
     here = world(tail_cache_bytes=0)
 
     async def story() -> None:

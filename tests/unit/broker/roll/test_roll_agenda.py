@@ -44,7 +44,7 @@ ENDLESS = {
 
 @pytest.fixture(autouse=True)
 def _small_and_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece for each batch, as slow as `roll.spread.ms` lets them be."""
+    """Make one piece of each batch, as slow as `roll.spread.ms` permits."""
     monkeypatch.setattr("tidelog.broker.roll.agenda.LOOK_SECONDS", 0.05)
     monkeypatch.setattr("tidelog.wal.roll.pace.BYTES_A_SECOND_MIN", 1e-9)
     monkeypatch.setattr("tidelog.wal.roll.pace.SEGMENT_BYTES", 1)
@@ -54,13 +54,13 @@ def _small_and_slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def due(one: OneBroker, topic: str) -> None:
-    """Produce as much as is due, in pieces."""
+    """Produce enough records to make the partition due, in pieces."""
     for _ in range(BATCHES):
         await one.produce(batch(bytes(300)), topic=topic)
 
 
 def age(one: OneBroker, days: float, topic: str, partition: int = 0) -> None:
-    """Set the time since which the partition's records wait."""
+    """Set the time since which the partition's records have waited."""
     since = one.broker.environment.clock.monotonic() - days * DAY_MS / 1000
     place = hosted(one, partition, topic).log.partition
     one.broker.topic_tables.roller._queue.set_waiting_since(place, since)
@@ -116,7 +116,7 @@ def test_an_awaited_roll_does_not_wait_behind_the_pauses_of_other_rolls() -> Non
             await one.produce(batch(b"a"), topic="other")
             await flush(one, topic="other")
             assert await offsets(here.store, other) == [0]
-            # The segment that was under way is done, too: it was in the way.
+            # The segment in progress is also done, since it came first.
             await settled(one, BATCHES)
 
     run(story)
@@ -178,7 +178,7 @@ def test_a_partition_overdue_in_a_pause_waits_for_the_present_segment_alone(
 def test_a_partition_overdue_again_waits_for_the_present_segment_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Though it has had its turn in the round that is under way."""
+    """The partition has already had its turn in the present round."""
     segments_of_two(monkeypatch)
     here = world(**(ENDLESS | {"roll_bytes": 1 << 40}))
 

@@ -43,7 +43,7 @@ def test_a_corrupt_wal_object_stops_its_partition_alone(
             assert await offsets(here.store, topic_id, 1) == [0]
             assert metrics.stopped == 1
             assert any(extent.key in fault for fault in one.broker.health.faults())
-            # Somebody repairs it and asks again.
+            # An operator repairs the object and asks for the roll again.
             await here.store.put(extent.key, right)
             await flush(one)
             assert await offsets(here.store, topic_id) == [0]

@@ -201,7 +201,7 @@ def test_a_store_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_roll_that_failed_holds_nothing_of_its_segment_while_it_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A store that refuses would fill the memory otherwise, a segment for each partition."""
+    """Otherwise a store that refuses would fill the memory with a segment for each partition."""
     store = ShakyStore()
     here = world(store)
     put: list[weakref.ref[Any]] = []

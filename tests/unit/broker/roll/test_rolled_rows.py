@@ -52,7 +52,7 @@ def test_decided_records_are_in_the_table_after_a_flush() -> None:
             ]
             log = hosted(one).log
             assert (log.table_next, len(log.extents)) == (4, 0)
-            # Its size is that of its segments now.
+            # The partition's size is now that of its segments.
             (key,) = await segments(here.store, topic_id)
             stored = await one.broker.topic_tables.tables.stored_bytes(topic_id)
             assert stored == {0: (await here.store.head(key)).size}
@@ -92,7 +92,7 @@ def test_every_codec_is_unpacked(codec: Compression) -> None:
 def test_aborted_records_and_markers_are_left_out_and_offsets_kept(
     tail_cache_bytes: int, tail_read_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`tail_read_bytes`: with few, an object's index takes a second read."""
+    """`tail_read_bytes`: if small, an object's index takes a second read."""
     monkeypatch.setattr("tidelog.wal.read.index.TAIL_READ_BYTES", tail_read_bytes)
     here = world(tail_cache_bytes=tail_cache_bytes)
 

@@ -72,7 +72,7 @@ def test_a_topics_own_settings_count_if_they_are_less() -> None:
 
 
 class RestlessStore(MemoryStore):
-    """Something happens before each segment is put."""
+    """Runs a change before each segment is put."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())

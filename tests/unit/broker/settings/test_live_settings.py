@@ -13,7 +13,7 @@ from tidelog.storage.stores.memory import MemoryStore
 
 
 class BusyStore(MemoryStore):
-    """Something happens before the next entry of the metadata log is put."""
+    """Runs a change before the next entry of the metadata log is put."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())

@@ -1,4 +1,4 @@
-"""The settings that docs/SECURITY.md shows are ones that a broker takes."""
+"""A broker accepts the settings that docs/SECURITY.md shows."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ async def damage(store: MemoryStore, key: str, how: str) -> bytes:
 
 
 async def write(one: OneBroker, rolls: int = 2) -> UUID:
-    """Two partitions of one topic and one of another, most of it rolled; the topic's id."""
+    """Two partitions of one topic and one of another, with most records rolled. Returns the topic's
+    id."""
     topic_id = await one.create_topic(partitions=2, retention_ms="-1")
     await one.create_topic(OTHER, retention_ms="-1")
     for number in range(rolls):
@@ -87,7 +88,7 @@ async def is_refused(
 
 
 async def others_go_on(one: OneBroker, partitions: tuple[int, ...]) -> None:
-    """The other topic, other partitions of the topic: read, written and rolled."""
+    """The other topic and the other partitions are read, written and rolled."""
     for topic, partition in ((OTHER, 0), *((TOPIC, each) for each in partitions)):
         before = await values(one, partition, topic)
         await one.produce(batch(b"more"), partition, topic=topic)

@@ -170,7 +170,7 @@ def test_commits_to_one_topic_come_one_after_the_other() -> None:
 
 
 def test_a_refused_commit_learns_the_table_of_another_broker() -> None:
-    """E1, E2."""
+    """Rules E1 and E2 refuse the commit."""
 
     async def story(world: World) -> None:
         old, new = world.tables(), world.tables()
@@ -322,7 +322,7 @@ def test_a_checkpoint_that_fails_is_written_after_the_next_commit() -> None:
 
 
 def test_no_segment_is_committed_that_is_too_old_or_was_not_put_here() -> None:
-    """A collector may have taken it for superfluous."""
+    """A collector may have taken the segment for superfluous."""
 
     async def story(world: World) -> None:
         ages = SegmentAges(GRACE_SECONDS)

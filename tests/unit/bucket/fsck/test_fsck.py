@@ -1,4 +1,4 @@
-"""fsck: a sound bucket is found sound, at rest and while brokers work; each damage is named."""
+"""fsck accepts a sound bucket, at rest and while brokers work. It names each damage."""
 
 from __future__ import annotations
 

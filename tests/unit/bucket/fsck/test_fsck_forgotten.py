@@ -40,7 +40,7 @@ async def numbered(one: OneBroker, name: str) -> TopicId:
 
 
 async def forget(one: OneBroker) -> None:
-    """Let the metadata log forget all ids that it can."""
+    """Let the metadata log forget all ids that it may forget."""
     broker = one.broker
     each = Forgetting(
         broker.environment.store,
@@ -73,7 +73,7 @@ async def put_all(store: ObjectStore, found: dict[str, bytes]) -> None:
 
 
 async def forgotten_topic(one: OneBroker) -> tuple[TopicId, dict[str, bytes]]:
-    """A topic that was deleted, collected and forgotten, and the objects that it had."""
+    """A topic that was deleted, collected and forgotten, and its former objects."""
     topic_id = await rolled_topic(one, "doomed")
     found = await topic_objects(one.broker.environment.store, topic_id)
     assert len(found) == 2
@@ -121,7 +121,7 @@ def test_remains_of_a_deleted_topic_are_counted_and_collected() -> None:
 
 
 def test_data_of_a_topic_that_the_log_does_not_know_is_a_fault_and_kept() -> None:
-    """The entry that created it was the log's last, and is lost together with every stamp."""
+    """The log's last entry created the topic, and is lost together with every stamp."""
     here = world()
 
     async def story() -> None:
@@ -224,7 +224,7 @@ def test_the_seal_of_a_forgotten_incarnation_stays_and_is_counted() -> None:
 
 
 def test_late_objects_of_a_forgotten_incarnation_are_counted_and_kept() -> None:
-    """Its process was stopped for longer than the grace, within a request."""
+    """The incarnation's process was stopped for longer than the grace, within a request."""
     here = world()
 
     async def story() -> None:

@@ -53,7 +53,7 @@ def test_foreign_objects_are_named() -> None:
 
 
 class LaterClock(SystemClock):
-    """A store's clock that can be put forward."""
+    """A store's clock that a test can move forward."""
 
     later_ms = 0
 
@@ -273,7 +273,7 @@ def test_a_bucket_stays_consistent_behind_rolls_compactions_and_deletions() -> N
             for number in range(3):
                 await broker.produce(batch(b"%d" % number, b"other"))
                 await flush(broker)
-                # Its records are dated long ago.
+                # The records have old timestamps.
                 await broker.produce(batch(b"old"), topic="kept")
                 await flush(broker, topic="kept")
                 while await broker.broker.topic_tables.cleaner.clean_one():

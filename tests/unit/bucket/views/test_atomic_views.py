@@ -34,7 +34,7 @@ async def topics(broker: OneBroker) -> dict[str, UUID]:
 
 
 async def send(client: TransactionalClient, value: bytes) -> None:
-    """The same to both topics."""
+    """Send the same record to both topics."""
     for name in TOPICS:
         assert await client.send(value, topic=name) is OK
 
@@ -138,7 +138,7 @@ HAPPENINGS = (
 
 
 async def no_transaction_is_half_seen(happening: Happening, interval: int, step: int) -> int:
-    """Let it happen before that request of the reader's; how many requests it made."""
+    """Run `change` before that request of the reader. Returns the number of its requests."""
     here = world(coordinator_snapshot_interval_records=interval)
     async with here.broker(politely=False) as broker:
         ids = await topics(broker)

@@ -38,7 +38,8 @@ class LateClock(SystemClock):
 
 @pytest.mark.parametrize("table_first", [True, False])
 def test_a_table_that_is_too_old_for_the_base_is_read_again(table_first: bool) -> None:
-    # Between the table and the bases, the tail is rolled and a checkpoint forgets it (G1).
+    # Between the reads of the table and of the bases, the tail is rolled, and a checkpoint drops it
+    # (G1).
     here = world()
 
     async def story() -> None:

@@ -139,7 +139,7 @@ def retirements(world: World) -> list[Epoch]:
 
 
 async def until(condition: Callable[[], bool], seconds_max: float) -> float:
-    """Wait for the condition; how long it took."""
+    """Wait for the condition. Returns how long it took."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while not condition():

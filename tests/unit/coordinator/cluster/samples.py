@@ -58,7 +58,8 @@ def incarnation(state: ClusterState, broker_id: int) -> Incarnation:
 
 
 def harbour() -> ClusterState:
-    """flights: partitions 0 and 2 are broker 1's, partition 1 is broker 2's; delays: broker 1's."""
+    """Partitions 0 and 2 of flights, and delays, belong to broker 1. Partition 1 of flights belongs
+    to broker 2."""
     state = after(ClusterState(), None, CLUSTER)
     state = after(state, None, registered(1))
     state = after(state, None, registered(2))
@@ -78,7 +79,7 @@ RETIRED = IncarnationRetired(
     Slot(17),
     (Succession(FLIGHTS, Epoch(2), (0, 2)), Succession(DELAYS, Epoch(2), (0,))),
 )
-"""The record that `fenced` asks for."""
+"""The record that the cluster `fenced` lacks."""
 
 
 def flights(partition: int) -> TopicPartition:

@@ -72,7 +72,7 @@ class World:
         )
 
     async def broker(self, broker_id: int, process: SimulatedProcess, **settings: int) -> Broker:
-        """A registered broker without anything that runs in the background."""
+        """A registered broker without background tasks."""
         log = await self.log(process, **settings)
         return Broker(self, process, log, await self.register(broker_id, process, log))
 
@@ -182,7 +182,7 @@ class Broker:
         return await within(self.process, self.log.append(self.epoch, lambda _: (record,)))
 
     async def create(self, name: str, partitions: int = 1) -> int:
-        """Create a topic that this broker owns; the number of the entry."""
+        """Create a topic that this broker owns. Returns the number of the entry."""
         record = TopicCreated(self.process.entropy.uuid(), name, (self.epoch,) * partitions)
         return await within(self.process, self.log.append(self.epoch, lambda _: (record,)))
 

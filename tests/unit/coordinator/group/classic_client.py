@@ -98,7 +98,7 @@ class ClassicClient:
 
 
 def classic_group(world: ConsumerWorld, *clients: ClassicClient) -> None:
-    """A stable group of the classic protocol; its leader deals the partitions out in turn."""
+    """A stable group of the classic protocol, whose leader assigns the partitions in turn."""
     tokens = [client.ask_to_join() for client in clients]
     while any(world.is_parked(token) for token in tokens):
         world.advance(DELAY_MS)

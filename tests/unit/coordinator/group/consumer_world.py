@@ -118,7 +118,7 @@ class ConsumerWorld(GroupWorld):
         return self.beat(member_id, 0, owned={}, rebalance_ms=rebalance_ms, **wanted)  # type: ignore[arg-type]
 
     def consumer(self, member_id: str, **options: object) -> FakeConsumer:
-        """A client that has joined."""
+        """A client that has joined its group."""
         client = FakeConsumer(self, member_id, subscribing(options))
         client.join()
         return client
@@ -141,7 +141,7 @@ class ConsumerWorld(GroupWorld):
         return self.ask(DescribeConsumerGroup(group_id), ConsumerDescription)
 
     def member(self, member_id: str) -> DescribedConsumer:
-        """A member as it is described."""
+        """The member in a description of the group."""
         members = self.describe_consumers().members
         return next(each for each in members if each.member_id == member_id)
 
@@ -198,6 +198,6 @@ class FakeConsumer:
         return self.world.beat(self.member_id, -2, instance_id=self.instance_id)
 
     def has(self, topic: str = "t") -> list[int]:
-        """The partitions of a topic that it may consume."""
+        """The partitions of a topic that the client may consume."""
         found = self.world.topics.topic_named(topic)
         return [] if found is None else sorted(self.owned.get(found.topic_id, ()))

@@ -200,7 +200,7 @@ class GroupWorld:
         self.limits += decision.limits
 
     def do_work(self) -> None:
-        """Do the work that decisions asked for, and pass its results to the machine."""
+        """Do the work of the machine's decisions, and pass its results to the machine."""
         work, self.work = self.work, []
         self.work_done += len(work)
         for each in work:
@@ -431,7 +431,7 @@ class GroupWorld:
 
 
 def logged(record: GroupRecord) -> GroupRecord:
-    """The record as it is read from the log: an end of a transaction is a marker there."""
+    """The record as a reader of the log gets it: there, the end of a transaction is a marker."""
     match record:
         case TransactionEnded():
             return record

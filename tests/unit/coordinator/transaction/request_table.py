@@ -49,7 +49,7 @@ ABORTABLE = ErrorCode.TRANSACTION_ABORTABLE
 
 
 class Cell(NamedTuple):
-    """The answer, the states that are written, and the epochs that are stored then."""
+    """The answer, the states that are written, and the epochs stored afterwards."""
 
     error: ErrorCode = ErrorCode.NONE
     writes: tuple[TransactionState, ...] = ()
@@ -110,7 +110,7 @@ REQUESTS: Mapping[str, tuple[int, Command, Row]] = {
         init(identity(PID, E)),
         row(
             (IDLE, Cell(writes=(EMPTY,), epoch=E + 1, last_epoch=E)),
-            # Its repetition finds the epoch that it states.
+            # The repeated request finds the epoch that it names.
             (ONGOING, FENCE._replace(last_epoch=E)),
             (PREPARED, Cell(CONCURRENT)),
         ),
@@ -282,7 +282,7 @@ DIFFERENCES: Mapping[tuple[str, TransactionState], Difference] = {
 
 
 def stored(state: TransactionState, version: int) -> Transaction:
-    """A transaction as it may be found in this state."""
+    """A transaction in this state."""
     is_under_way = state is ONGOING or state.is_prepared
     return Transaction(
         producer_id=ProducerId(PID),

@@ -99,7 +99,7 @@ PREPARED_V1 = (
 def test_a_transaction_is_byte_for_byte_the_record_that_kafka_writes(
     transaction: Transaction, value: str
 ) -> None:
-    """The bytes were written by Kafka 4.1's own TransactionLogValue."""
+    """Kafka 4.1's own TransactionLogValue wrote these bytes."""
     record = TransactionStored("tx-ü", transaction)
     assert encode_record(record) == (KEY, bytes.fromhex(value))
     assert decode_record(KEY, bytes.fromhex(value)) == record

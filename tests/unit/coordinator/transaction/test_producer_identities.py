@@ -218,7 +218,7 @@ def test_the_last_epoch_ends_in_a_new_producer_id() -> None:
     following = Identity(told.producer_id, told.epoch)
     (markers,) = world.markers
     assert (markers.producer_id, markers.producer_epoch) == (PID, EPOCH_MAX)
-    # The producer knows its new id before it holds.
+    # The producer knows its new id before that id is durable.
     assert world.add(following, Q, version=TV2).error is CONCURRENT
     assert world.verify(following, Q).error is CONCURRENT
     assert world.end(following, commit=False, version=TV2).error is CONCURRENT

@@ -1,4 +1,4 @@
-"""Limits on the memory of transaction coordinators that producers can use."""
+"""Limits of the memory that producers can use in transaction coordinators."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def sink_world(tmp_path: Path) -> SinkWorld:
 
 @pytest.fixture
 def as_task(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
-    """Be a task of a streaming query's batch."""
+    """Run a task of a streaming query's batch."""
 
     class Context:
         def __init__(self, query_id: str, batch_id: int) -> None:
@@ -212,7 +212,7 @@ def test_a_store_of_other_brokers_is_told_before_any_task(
     other = SinkWorld(tmp_path / "other", starts=10)
 
     async def nothing(one: OneBroker) -> None:
-        """The bucket then holds a cluster."""
+        """After this the bucket holds a cluster."""
 
     async def story(one: OneBroker) -> None:
         store = f"file://{other.folder}"

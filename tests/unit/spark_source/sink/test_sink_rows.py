@@ -1,4 +1,5 @@
-"""Rows become records of a partition: chosen as Kafka does, in order, and refused by name."""
+"""Rows become records: partitions are chosen as Kafka chooses them, the order is kept, and errors
+name the wrong row."""
 
 from __future__ import annotations
 

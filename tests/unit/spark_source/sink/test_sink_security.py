@@ -1,4 +1,4 @@
-"""The sink commits by a listener that asks for a login."""
+"""The sink commits through a listener that requires a login."""
 
 from __future__ import annotations
 

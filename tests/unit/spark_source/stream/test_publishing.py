@@ -31,7 +31,7 @@ GROUP = "dashboard"
 
 
 class Driver:
-    """Asks as Spark does; its commit log is `log`."""
+    """Calls a reader as Spark does. Its commit log is `log`."""
 
     def __init__(self, folder: Path, address: str, **more: str) -> None:
         options = {
@@ -95,7 +95,7 @@ def test_a_batch_is_published_when_it_is_committed_and_not_before(folder: Path) 
         for committed in ({}, at(0), at(2), at(4)):
             end = await driver.planned()
             assert await published(one) == committed
-            # The batch is planned again: it was not committed.
+            # Spark plans the batch again, since it was not committed.
             assert await published(one) == committed
             driver.log.append(end)
         await driver.planned()
@@ -179,7 +179,7 @@ def test_progress_is_published_with_a_login_and_rules_alone(
             await one.produce(batch(*(b"%d" % number for number in range(5))))
 
             async def advanced(**security: str) -> str:
-                """Commit a batch, ask for the next; the warning that this gave."""
+                """Commit a batch, and ask for the next. Returns the warning that was logged."""
                 driver = await asyncio.to_thread(Driver, folder, closed, **security)
                 caplog.clear()
                 try:

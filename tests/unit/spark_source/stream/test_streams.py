@@ -50,7 +50,7 @@ class Query:
         return reader
 
     def restart(self) -> None:
-        """The driver is another process now."""
+        """The driver restarts as another process."""
         self.reader.stop()
         self.reader = self._reader()
 
@@ -69,7 +69,8 @@ class Query:
         return self.read(begin, end)
 
     def repeat(self) -> list[bytes]:
-        """The last batch, of which Spark does not know whether it was done."""
+        """The rows of the last batch again, as Spark asks when it does not know whether the batch
+        was done."""
         begin = self.log[-2] if len(self.log) > 1 else self.reader.initialOffset()
         return self.read(begin, self.log[-1])
 

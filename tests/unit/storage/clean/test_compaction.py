@@ -83,7 +83,7 @@ def test_the_first_young_segment_ends_the_dirty_log() -> None:
     found = dirty_log(log, policy, 0, now_ms)
     assert found is not None
     assert found.end == 10
-    # Without timestamps it is as young as it was added.
+    # A segment without timestamps is as old as its entry in the table.
     log[0] = stored(0, 9, latest=None, added_ms=now_ms)
     assert dirty_log(log, policy, 0, now_ms) is None
 
@@ -96,7 +96,7 @@ def test_a_round_is_due_by_the_dirty_ratio_or_by_the_dirty_age() -> None:
     assert half.is_due(POLICY._replace(max_compaction_lag_ms=7_999), 9_000)
 
 
-# How far segments are clean behind a round.
+# The clean ranges of segments after a round.
 
 
 def round_to(end: int, now_ms: int = 1_000) -> Round:
@@ -247,7 +247,7 @@ def test_small_consecutive_segments_are_merged(segments: list[int], expected: li
 
 
 def test_a_row_is_written_again_a_few_times_at_most() -> None:
-    """Merging after each of a thousand small segments."""
+    """Merge after each of a thousand small segments."""
     segments: list[TableSegment] = []
     written = 0
     for number in range(1000):

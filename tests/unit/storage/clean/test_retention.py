@@ -66,7 +66,8 @@ def test_remaining_segments_hold_at_least_the_retained_bytes(size: int, expected
 
 def test_segments_below_the_log_start_do_not_count() -> None:
     assert start(RetentionPolicy(-1, 200), 0, log_start=10) == 25
-    # A run that is partly below it counts whole, and stays until it is all too much.
+    # A run that lies partly below the start counts as a whole. It stays until all of it exceeds the
+    # size.
     assert start(RetentionPolicy(-1, 200), 0, log_start=15) == 25
     assert start(RetentionPolicy(-1, 300), 0, log_start=15) == 15
 

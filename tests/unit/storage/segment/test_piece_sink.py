@@ -1,4 +1,4 @@
-"""A file that is written in pieces is the same file, wherever they end."""
+"""A file that is written in pieces is the same file for any cuts between the pieces."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class StoppedClock(SystemClock):
 
 
 class NoEntropy(SeededEntropy):
-    """Chance that never changes anything; only names differ, as files must."""
+    """Entropy that never changes: only names differ, as files' names must."""
 
     def uniform(self, low: float, high: float) -> float:
         return low
@@ -111,7 +111,7 @@ def test_a_store_that_is_opened_leaves_another_s_files_alone(
         Directory(tmp_path).create("second", [b"y"], stamp)
         link_file(source, target)
 
-    # The first link is the trial of the file system, while the first store opens.
+    # The first link is a trial of the file system, made while the first store opens.
     monkeypatch.setattr(directory_module, "link_file", link_while_another_opens)
 
     async def story(store: FilesystemStore) -> None:

@@ -76,7 +76,7 @@ def test_after_a_failed_directory_sync_the_store_believes_nothing_more(
         with pytest.raises(StoreOutcomeUnknown, match="may have lost"):
             await store.put("log/1", b"y", IfAbsent())
         monkeypatch.undo()
-        # Reading it back would show an object that the disk may not have.
+        # A read back would show an object that the disk may not have.
         with pytest.raises(StoreMisconfigured, match="check the disk"):
             await store.get("log/1")
         with pytest.raises(StoreMisconfigured, match="check the disk"):

@@ -49,7 +49,7 @@ class IgnoresMatches(MemoryStore):
 
 
 class IgnoresStaleMatches(MemoryStore):
-    """Refuses only ETags that it never gave."""
+    """A store that refuses only ETags that it never gave."""
 
     async def put(self, key: str, data: Data, condition: Condition | None = None) -> str:
         if isinstance(condition, IfMatch) and int(condition.etag) > 0:

@@ -128,7 +128,7 @@ def test_answers_that_repeating_does_not_change_are_given_at_once() -> None:
 
 
 class Rotating(MemoryStore):
-    """Denies everything while `denied` is set."""
+    """A store that denies all requests while `denied` is set."""
 
     denied = True
 

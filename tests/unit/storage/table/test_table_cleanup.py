@@ -86,7 +86,7 @@ def test_a_process_whose_clock_is_ahead_deletes_nothing_too_early() -> None:
 
 
 def test_a_stalled_writer_does_not_commit_into_a_deleted_number() -> None:
-    """A2: the number after its last is free again, for it was used and cleaned up."""
+    """A2: the number after the process's last one was used and cleaned up, and is free again."""
 
     async def story(world: World) -> None:
         away, other = await world.open(), await world.open()

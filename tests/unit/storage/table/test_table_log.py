@@ -31,7 +31,7 @@ def test_a_table_begins_with_its_first_commit() -> None:
 
 
 def test_the_second_broker_to_add_the_same_rows_is_refused_and_continues() -> None:
-    """E1, E2: a fenced broker's late roll."""
+    """E1, E2: the late roll of a fenced broker."""
 
     async def story(world: World) -> None:
         old, new = await world.open(), await world.open()
@@ -72,7 +72,7 @@ def test_a_change_that_fits_the_commits_of_others_is_not_refused() -> None:
 
 
 def test_a_removal_is_refused_when_another_came_first() -> None:
-    """E3: two that compact the same segments."""
+    """E3: two processes compact the same segments."""
 
     async def story(world: World) -> None:
         log = await world.open()

@@ -1,4 +1,4 @@
-"""Tables of a bucket read by other engines as they are, and kept from their writing."""
+"""Other engines read the tables of a bucket unchanged, and cannot write them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ class Bucket:
 
 
 async def fill(bucket: Bucket) -> TableLog:
-    """A table with a checkpoint, commits behind it, and a segment removed on either side."""
+    """A table with a checkpoint, commits behind it, and one removed segment before and one after
+    it."""
     log = await bucket.open()
     for _ in range(4):
         await bucket.roll(log, 60)
@@ -133,7 +134,7 @@ async def fill(bucket: Bucket) -> TableLog:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Bucket:
-    """Filled once; to be copied, not changed."""
+    """A bucket that is filled once. Tests copy it, and do not change it."""
     found = Bucket(tmp_path_factory.mktemp("original"))
     asyncio.run(fill(found))
     asyncio.run(found.store.close())
@@ -256,7 +257,7 @@ def test_other_writers_are_refused_and_damage_nothing(bucket: Bucket, name: str)
 
 
 def test_a_checkpoint_that_another_engine_wrote_is_read(bucket: Bucket) -> None:
-    """The protocol does not keep them from that."""
+    """The protocol does not prevent this."""
 
     async def story() -> None:
         log = await bucket.open()

@@ -29,7 +29,8 @@ ZERO, ONE = LeaderEpoch(0), LeaderEpoch(1)
 
 
 def three_slots() -> list[AssembledSlot]:
-    """Partition A in all of them, over two leader epochs, with a transaction; B in the first."""
+    """Partition A is in all slots, over two leader epochs, with a transaction. B is in the first
+    slot."""
     slots = []
     for number in range(3):
         buffer = SlotBuffer()

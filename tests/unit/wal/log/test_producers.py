@@ -31,7 +31,7 @@ def send(
 
 
 def refused(log: PartitionLog, sequence: int, records: int = 1, **how: int) -> int:
-    """The error code; the log must not have changed."""
+    """The error code of a refused batch. The log must not have changed."""
     before = log.image()
     with pytest.raises(AppendRefused, match="nothing was appended") as found:
         send(log, sequence, records, **how)

@@ -63,7 +63,7 @@ class Partition:
         )
 
     def durable(self, upto: int | None = None) -> None:
-        """Everything below an offset, or all, is durable."""
+        """Make all entries below an offset durable, or all entries."""
         log, end = self.log, self.log.next_offset if upto is None else upto
         extent = Extent(log.high_watermark, end - 1, 0, "object", 64, 1)
         log.advance(SlotEffect(PARTITION, EPOCH_0, (extent,), None))
@@ -273,7 +273,8 @@ def test_a_marker_of_an_older_coordinator_is_refused() -> None:
 def test_the_epoch_of_a_marker_without_an_ordinal(
     epoch: int, version: int, is_open: bool, error: int | None
 ) -> None:
-    """TV1 takes the same epoch, TV2 wants a higher one, but for a retry after the end."""
+    """A marker of TV1 has the same epoch, and one of TV2 a higher epoch, except in a retry after
+    the end."""
     partition = Partition()
     partition.send(A, ordinal=1, epoch=3)
     if not is_open:

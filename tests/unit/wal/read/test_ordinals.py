@@ -1,4 +1,4 @@
-"""Which transaction each batch of an extent belongs to, by index or by extent."""
+"""The transaction of each batch of an extent, found by the index or by the extent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The read cache keeps ranges of objects within its budget, and knows which were never used."""
+"""The read cache keeps ranges of objects within its budget, and counts the unused ones."""
 
 from __future__ import annotations
 

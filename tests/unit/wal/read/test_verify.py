@@ -1,4 +1,5 @@
-"""Bytes from the store are an extent's batches, or they are refused with the object's key."""
+"""Bytes from the store must be an extent's batches. Otherwise they are refused with the object's
+key."""
 
 from __future__ import annotations
 

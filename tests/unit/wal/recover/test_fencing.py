@@ -137,7 +137,7 @@ def test_the_last_slots_are_told_by_the_lease_alone() -> None:
 
 
 def test_a_seal_in_the_place_of_a_confirmed_slot_is_damage_too() -> None:
-    """The first release put a seal into the first hole that it met."""
+    """The first release put a seal into the first hole that it found."""
 
     async def tell(world: World) -> None:
         await written(world, 5)

@@ -33,7 +33,7 @@ def test_a_live_wal_ends_at_its_first_missing_slot() -> None:
 
 
 def overtaking(slot: int, durable_end: int) -> Buffer:
-    """A slot that was laid out when not all before it were durable."""
+    """A slot that was laid out before all earlier slots were durable."""
     buffer = SlotBuffer()
     data, head = batch()
     buffer.add(BatchEntry(P[0], LeaderEpoch(0), data, head, 3))

@@ -118,7 +118,7 @@ def test_an_image_that_was_left_and_is_no_good_harms_its_partition_alone(
 
 
 def test_the_oldest_tenure_that_is_known_must_have_an_image() -> None:
-    """The metadata log forgets tenures only when a later one has opened."""
+    """The metadata log forgets tenures only when a later tenure has opened."""
 
     async def tell(world: World) -> None:
         async with life(world):
@@ -182,7 +182,7 @@ def test_a_later_log_start_is_recovered() -> None:
 
 
 class CountingStore(MemoryStore):
-    """Counts requests, and bytes that were read."""
+    """Counts requests and read bytes."""
 
     gets = 0
     bytes_read = 0
@@ -229,7 +229,7 @@ def test_bodies_are_not_read_and_requests_do_not_grow_with_partitions() -> None:
 
 
 class Compared(TopicPartition):
-    """A partition's name that counts its comparisons."""
+    """A partition's name that counts comparisons with it."""
 
     comparisons = 0
 

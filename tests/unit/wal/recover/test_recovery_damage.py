@@ -121,7 +121,7 @@ def test_a_slot_in_anothers_place_is_noticed() -> None:
 def test_a_slot_that_does_not_continue_the_one_before_is_noticed() -> None:
     async def tell(world: World) -> None:
         await three_lives_in_one(world)
-        # A whole object of the right number and incarnation, but of another history.
+        # An intact object with the right number and incarnation, but of another history.
         buffer = SlotBuffer()
         data, head = batch()
         buffer.add(BatchEntry(P[1], LeaderEpoch(0), data, head, 1))
@@ -156,7 +156,7 @@ def test_a_newer_format_stops_everything() -> None:
 
 
 class ShiftingStore(MemoryStore):
-    """At the first read of a slot a checkpoint appears and the slots below it are deleted."""
+    """At the first read of a slot, a checkpoint appears, and the slots below it are deleted."""
 
     shift: Callable[[], Awaitable[None]] | None = None
 

@@ -1,4 +1,4 @@
-"""Checkpoints: taken when a slot begins, written when all below is durable."""
+"""Checkpoints begin with a slot, and are written when all slots below are durable."""
 
 from __future__ import annotations
 

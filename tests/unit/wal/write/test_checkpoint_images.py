@@ -18,7 +18,7 @@ MANY = 1000
 
 
 class Led:
-    """The partitions of a broker: appended to and durable at once."""
+    """The partitions of a broker. Appended batches are durable at once."""
 
     def __init__(self, count: int) -> None:
         self.images = CheckpointImages()

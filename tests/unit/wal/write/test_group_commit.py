@@ -21,7 +21,7 @@ PATIENT = WalSettings(linger_ms=500)
 
 
 class Producers:
-    """Each sends a batch, and another one some time after it was answered."""
+    """Each producer sends a batch, and another one some time after its answer."""
 
     def __init__(self, desk: Desk, *, turnaround_seconds: float) -> None:
         self.desk = desk
@@ -67,7 +67,7 @@ def test_answered_and_waiting_producers_share_a_slot() -> None:
             producers.stop()
             desk.gate.open()
             await desk.writer.flush()
-        # From the second slot on all five are in each.
+        # From the second slot on, each slot has the batches of all five.
         assert [len(await desk.offsets(slot)) for slot in range(6)] == [1, 5, 5, 5, 5, 5]
 
     story(tell, PATIENT)

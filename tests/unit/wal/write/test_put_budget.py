@@ -1,4 +1,4 @@
-"""The WAL's budget of PUTs: how long a small slot waits, and which slots do not."""
+"""The WAL's budget of PUTs: how long small slots wait, and which slots do not wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEN_A_SECOND = WalSettings(linger_ms=5, object_bytes_max=1_000, puts_a_second_ma
 
 
 def spent_as_soon_as_may_be(budget: PutBudget, start: float, seconds: float) -> list[float]:
-    """When there are PUTs, if there is always something to put."""
+    """The times of PUTs, if there is always a slot to put."""
     now, times = start, []
     while now < start + seconds:
         now += budget.seconds_to_wait(now)

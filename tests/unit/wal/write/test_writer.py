@@ -251,7 +251,7 @@ def test_a_fault_that_passes_costs_time_only(faults: tuple[StoreFault, ...]) -> 
 
 
 async def ended(desk: Desk, kind: type[TidelogError]) -> str:
-    """Add a batch and see the incarnation end; the message."""
+    """Add a batch and wait until the incarnation ends. Returns the error's message."""
     run = asyncio.create_task(desk.writer.run())
     waiting = desk.writer.durable(desk.add())
     behind = asyncio.create_task(desk.writer.wait_for_room())

@@ -29,7 +29,7 @@ def entry_key(number: int) -> str:
 
 
 def stamp_slot(world: World, broker: Broker, slot: int = 0) -> None:
-    """A slot of the broker's WAL, as it writes one now."""
+    """A slot that the broker writes into its WAL now."""
     incarnation = broker.registered.incarnation
     stamps = SlotStamps(Slot(slot), broker.log.state.stamp)
     header = ObjectHeader(
@@ -55,7 +55,7 @@ async def stamp_lease(world: World, broker: Broker) -> None:
 
 
 async def dead_broker(world: World, stamped_by: str) -> int:
-    """A broker that created a topic, left one stamp and died; the number of the entry."""
+    """A broker that created a topic, left one stamp and died. Returns the number of the entry."""
     broker = await world.broker(7, world.process("a"))
     number = await broker.create("flights")
     if stamped_by == "lease":
@@ -84,7 +84,7 @@ def test_the_loss_of_the_newest_entry_is_noticed_if_a_later_stamp_exists(stamped
 
 
 def test_without_a_stamp_the_newest_entry_is_lost_unseen() -> None:
-    """The window that the documents state: all since the last heartbeat's lease."""
+    """The window that the documents describe: all entries since the last heartbeat's lease."""
 
     async def story(world: World) -> None:
         number = await dead_broker(world, "nothing")

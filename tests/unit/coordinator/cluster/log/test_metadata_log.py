@@ -286,7 +286,7 @@ def test_an_append_whose_fate_stays_unknown_ends_the_incarnation() -> None:
                 await broker.create("y")
             with pytest.raises(LogAbandoned):
                 await broker.log.refresh()
-        # A new incarnation finds out from the bucket.
+        # A new incarnation learns the outcome from the bucket.
         again = await world.log(world.process("b"))
         assert again.state == world.replayed()
 
@@ -350,7 +350,8 @@ def test_following_survives_passing_faults_and_ends_with_the_view() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_all_brokers_see_one_history_over_a_faulty_store(seed: int) -> None:
-    """Five writers, lost and late answers, crashes: each acknowledged change is there once."""
+    """Five writers with lost and late answers and crashes. Each acknowledged change is in the log
+    once."""
 
     async def story(world: World) -> None:
         brokers = [

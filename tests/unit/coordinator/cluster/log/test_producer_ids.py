@@ -1,4 +1,4 @@
-"""Producer ids: each is given out once, with any askers and any deaths."""
+"""Producer ids: each is given out once, with any number of requests and any deaths."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_brokers_never_give_out_the_same_id(seed: int) -> None:
         ids = await asyncio.gather(*(s.next() for s in sources for _ in range(1500)))
         assert len(set(ids)) == 4500
         assert all(0 <= each < 6000 for each in ids)
-        # Two blocks each, however many asked at once.
+        # The requests take two blocks from each broker, however many came at once.
         assert world.replayed().next_producer_id == 6 * BLOCK_IDS
 
     simulate(story, seed)

@@ -123,7 +123,7 @@ def make_old(folder: Path) -> None:
 
 
 def test_the_age_of_old_files_counts_from_the_first_look(tmp_path: Path) -> None:
-    """Files look so when the machine's clock was set ahead by days."""
+    """Files have such times when the machine's clock was set ahead by days."""
 
     async def story() -> None:
         clock = SetClock()
@@ -196,7 +196,7 @@ def test_an_object_that_lands_below_the_snapshot_is_ignored() -> None:
         late = encode_entry(MetadataEntry(5, WRITER, 0, Epoch(1), (LeaseResumed(Epoch(1)),)))
         world.place(entry_key(5), late)
         assert (await world.log(world.process("b"))).state == broker.log.state
-        # The next deletion takes it along.
+        # The next deletion also deletes this object.
         await grow(broker, 30)
         await asyncio.sleep(GRACE_SECONDS + 1)
         await grow(broker, 40)
@@ -206,7 +206,7 @@ def test_an_object_that_lands_below_the_snapshot_is_ignored() -> None:
 
 
 def test_a_view_that_slept_through_a_deletion_is_abandoned_and_writes_nothing() -> None:
-    """Its next number is free again, so the store alone would let it write there."""
+    """The broker's next number is free again, so the store alone would permit its write there."""
 
     async def story(world: World) -> None:
         sleeper = await world.broker(1, world.process("a"))
@@ -284,7 +284,7 @@ def test_an_answer_from_before_a_long_pause_is_not_believed() -> None:
 
 
 def test_a_late_put_into_a_deleted_number_misleads_no_reader() -> None:
-    """A2 whole: the writer has ended itself, the readers look only above the snapshot."""
+    """Rule A2 as a whole: the writer has ended itself, and readers look only above the snapshot."""
 
     async def story(world: World) -> None:
         slow = await world.broker(1, world.process("a"))
@@ -325,7 +325,7 @@ def test_an_opener_succeeds_while_the_log_is_shortened(seed: int) -> None:
                 except LogAbandoned:
                     continue
                 opened += 1
-                # An entry may be read before its writer has heard that it is there.
+                # A reader may see an entry before its writer has the answer.
                 assert log.state.sequence <= broker.log.state.sequence + 1
 
         reading = asyncio.create_task(open_again_and_again())

@@ -24,7 +24,7 @@ from tidelog.protocol.schemas.cluster.metadata import (
 )
 
 SOON = 1.0
-"""The fast path ends a broker's partitions' absence within this time."""
+"""On the fast path, a broker's partitions are absent for less than this time."""
 
 
 async def connected(world: World, count: int) -> list[Member]:
@@ -114,7 +114,7 @@ def test_a_machine_that_does_not_answer_is_left_to_its_lease() -> None:
 
 
 def test_a_broker_that_refuses_and_has_not_named_itself_is_left_to_its_lease() -> None:
-    """A starting broker has registered and does not listen yet."""
+    """A starting broker has registered, but does not listen yet."""
 
     async def story(world: World) -> None:
         brokers = await connected(world, 3)

@@ -71,7 +71,8 @@ def test_an_answer_hardly_waits_for_a_broker_that_only_lost_its_connections() ->
 
 
 def test_a_killed_broker_is_listed_for_a_while() -> None:
-    """A client that no longer finds it would drop it in the midst of its partitions' move."""
+    """A client that no longer finds the broker would drop it in the middle of a move of its
+    partitions."""
 
     async def story(world: World) -> None:
         first, dead, third = await connected(world, 3)

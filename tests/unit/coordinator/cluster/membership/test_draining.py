@@ -105,7 +105,7 @@ def test_new_partitions_and_those_of_the_dead_pass_a_draining_broker_by() -> Non
     state = after(state, 1, TopicCreated(UUID(int=1), "t", (Epoch(3),) * 4))
     state = after(state, 1, BrokerFenced(Epoch(3)))
     assert Counter(spread(state, Epoch(3)).values()) == {1: 4}
-    # A broker that looks dead is worse than one that is drained.
+    # A broker that looks dead is a worse receiver than a drained one.
     assert Counter(spread(state, Epoch(3), avoided=frozenset({Epoch(1)})).values()) == {2: 4}
 
 

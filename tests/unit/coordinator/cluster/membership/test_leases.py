@@ -145,7 +145,8 @@ def fence_if_silent(observation: LeaseObservation) -> Build:
 
 
 async def fence_when_silent(observer: Broker, watched_broker: Broker) -> float:
-    """Fence a broker that is silent for the session timeout, as a watcher does (B2); when."""
+    """Fence a broker that is silent for the session timeout, as a watcher does (B2). Returns the
+    time."""
     epoch = watched_broker.epoch
     observation = LeaseObservation(epoch)
     clock = observer.process.clock

@@ -56,7 +56,7 @@ def test_a_missing_condition_leaves_it_to_the_lease(lost: LostConnection) -> Non
 def test_a_lost_connection_is_no_verdict_without_a_lease_put_since_then(
     renewal: Renewal | None,
 ) -> None:
-    """The own PUT began before: this broker may have lost the store since."""
+    """The broker's own PUT began before, so it may have lost the store since."""
     assert verdicts().verdict(THREE, LOST, renewal, 100.2) is None
 
 

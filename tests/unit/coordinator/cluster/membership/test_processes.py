@@ -1,4 +1,4 @@
-"""Whether a process still runs, asked of the real machine."""
+"""Whether a process still runs, according to the real machine."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def test_of_several_newcomers_exactly_one_wins(seed: int, alive_before: bool) ->
 
 
 def test_a_lease_that_cannot_be_read_is_no_sign_of_life() -> None:
-    """Its owner rewrites it, if it lives."""
+    """The lease's owner rewrites it, if it lives."""
 
     async def story(world: World) -> None:
         first = await world.broker(7, world.process("a"))

@@ -37,7 +37,7 @@ class Stage:
         return self.watch.cannot_serve(Look(self.now, self.now, leases), self.uploads, renewal)
 
     def run(self, seconds: float) -> float | None:
-        """Look at each heartbeat; when the broker had to end itself, if it had."""
+        """Look at each heartbeat. Returns when the broker had to end itself, or None."""
         began_at = self.now
         while self.now < began_at + seconds:
             if self.look():
@@ -102,7 +102,7 @@ def test_a_pause_of_the_process_restarts_the_count() -> None:
 
 
 def test_slow_uploads_get_more_time() -> None:
-    """A loaded network slows each upload a little more: that is no reason to end."""
+    """A loaded network slows each upload a little more, which is no reason to end."""
     stage = Stage()
     stage.uploads = Uploads(3, 10, 5.0)
     assert stage.run(60) == 22.0

@@ -132,7 +132,7 @@ def test_only_the_fenced_are_taken_over() -> None:
 
 
 def test_the_next_process_finishes_an_abandoned_takeover() -> None:
-    """Three brokers die one after the other, each before it could take over the one before."""
+    """Three brokers die one after the other, each before it could take over its predecessor."""
 
     async def story(world: World) -> None:
         first = await world.broker(1, world.process("a"))
@@ -241,7 +241,7 @@ def test_a_successor_that_is_fenced_itself_changes_nothing() -> None:
             await take_over_fenced(second)
         state = await third.log.refresh()
         assert [info.epoch for info in state.fenced_not_retired()] == [first.epoch, second.epoch]
-        # The seal is there, and the next one finds the same end.
+        # The seal exists, and the next broker finds the same end.
         await take_over_fenced(third)
         assert third.log.state.retired_ends[first.epoch] == 5
 
@@ -255,7 +255,7 @@ def test_an_end_below_a_newer_checkpoint_is_looked_for_again() -> None:
         first, second = await restarted(world)
         dead = first.registered.incarnation
         attempt = asyncio.ensure_future(take_over_fenced(second))
-        # The barriers are there, and slot 5 has been, or is being, looked at and is empty.
+        # The barriers exist. The recoverer has looked at slot 5, or is looking, and it is empty.
         while len(world.keys("wal/")) < 5 + BARRIERS:
             await second.process.clock.sleep(0.0001)
         await second.process.clock.sleep(0.05)

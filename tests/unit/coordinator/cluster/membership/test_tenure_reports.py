@@ -186,7 +186,7 @@ def test_tenures_are_reported_later_if_too_many_changes_wait() -> None:
 
 
 def test_a_tenure_is_reported_when_a_checkpoint_has_its_image() -> None:
-    """Until then collectors find the objects that it refers to by the tenure before."""
+    """Until then, collectors find its objects through the previous tenure."""
 
     async def story(world: World) -> None:
         broker, (partition, *_) = await heir(world)

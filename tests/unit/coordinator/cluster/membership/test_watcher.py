@@ -1,4 +1,5 @@
-"""Running brokers watch each other: the dead are fenced, their partitions divided (B2, C4)."""
+"""Running brokers watch each other. Dead brokers are fenced, and their partitions divided (B2,
+C4)."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_a_living_cluster_writes_nothing_and_reads_three_leases_a_heartbeat() ->
         before, entries = world.store.counts["get"], len(world.entries())
         await asyncio.sleep(600)
         reads = world.store.counts["get"] - before
-        # Each heartbeat: three leases, and the next entry of the metadata log.
+        # Each heartbeat reads three leases, and the next entry of the metadata log.
         assert reads <= 4 * 5 * (600 / HEARTBEAT + 1)
         assert len(world.entries()) == entries
         assert all(each.ended == [] for each in brokers)

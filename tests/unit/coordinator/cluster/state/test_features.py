@@ -55,7 +55,7 @@ def test_no_record_is_written_that_a_live_broker_cannot_read() -> None:
     assert isinstance(error, FeatureRefused)
     assert "cannot read DrainChanged: 2; upgrade them first" in str(error)
     assert written(after(old, 1, BrokerFenced(Epoch(2))), drain) is None
-    # The entry that fences it may hold the record.
+    # The entry that fences the old broker may hold the record.
     assert written(old, BrokerFenced(Epoch(2)), drain) is None
     assert written(old, BrokerFenced(Epoch(2))) is None
 
@@ -63,7 +63,7 @@ def test_no_record_is_written_that_a_live_broker_cannot_read() -> None:
 def test_a_record_of_a_later_release_waits_until_the_level_is_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`DrainChanged` plays the later release's record."""
+    """`DrainChanged` plays the part of a later release's record."""
     later: Mapping[type[Record], int] = MappingProxyType({DrainChanged: NEWER})
     monkeypatch.setattr(features, "VERSION_OF_RECORD", later)
     drain = DrainChanged(Epoch(1), True)

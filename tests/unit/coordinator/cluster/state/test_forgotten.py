@@ -46,7 +46,7 @@ NUMBERED = new_topic_id(4, UUID(int=2**128 - 1))
 
 
 def retired() -> ClusterState:
-    """Broker 1's partitions are broker 2's, which has not opened them yet."""
+    """Broker 2 has taken over broker 1's partitions, and has not opened them yet."""
     return after(fenced(), 2, RETIRED)
 
 
@@ -159,7 +159,7 @@ def test_a_forgotten_incarnation_counts_as_retired() -> None:
 
 
 def test_an_unknown_epoch_counts_as_retired_up_to_the_end_of_the_log() -> None:
-    """An epoch at or below the log's end that it does not know was retired and is forgotten."""
+    """An unknown epoch at or below the log's end was retired and is forgotten."""
     state = forgotten()
     for epoch in range(state.sequence + 3):
         incarnation = Incarnation(BrokerId(1), Epoch(epoch))

@@ -47,7 +47,7 @@ KEY = "cluster/snapshot/00000000000000000009.json"
 
 
 def eventful() -> ClusterState:
-    """A state with something of everything."""
+    """A state with all kinds of contents."""
     state = after(fenced(), 2, RETIRED)
     state = after(state, None, registered(1))
     state = after(state, 2, PartitionMoved(FLIGHTS, 0, Epoch(6), "handover/h"))

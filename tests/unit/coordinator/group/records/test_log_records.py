@@ -92,7 +92,7 @@ def test_an_offset_with_an_expiry_is_stored_in_the_version_with_expiries() -> No
 
 @pytest.mark.parametrize("version", [0, 2])
 def test_offsets_of_other_versions_are_read(version: int) -> None:
-    """Version 0 of the key too: it is the same."""
+    """Version 0 of the key is the same, too."""
     key = b"\0\0" + text("g") + text("t") + b"\0\0\0\0"
     value = version.to_bytes(2, "big") + (7).to_bytes(8, "big") + text("m") + (9).to_bytes(8, "big")
     expected = OffsetStored("g", "t", 0, CommittedOffset(7, -1, "m", 9))

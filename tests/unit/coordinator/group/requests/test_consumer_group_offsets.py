@@ -34,7 +34,7 @@ def fetch_error(world: ConsumerWorld, member_id: str | None, epoch: int) -> Erro
 
 
 def stay(world: ConsumerWorld, client: FakeConsumer, days: int) -> None:
-    """Days pass, and the member is heard of now and then."""
+    """Days pass, in which the member sends heartbeats now and then."""
     for _ in range(days * DAY_MS // SESSION_MS + 1):
         client.beat()
         assert client.error is ErrorCode.NONE

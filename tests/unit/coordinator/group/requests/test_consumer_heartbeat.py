@@ -160,7 +160,7 @@ def test_a_group_has_room_for_so_many() -> None:
     second.beat()
     assert second.error is ErrorCode.NONE
     second.go_away()
-    # A static member that is back takes its own place.
+    # A static member that comes back takes its former place.
     assert world.enter("d", instance_id="i").error is ErrorCode.NONE
 
 

@@ -260,7 +260,7 @@ def test_the_first_rebalance_is_extended_while_members_come() -> None:
     world.advance(DELAY_MS - 1)
     third = world.join(rebalance_ms=8_000)
     world.advance(1)
-    # 8 seconds are the longest: two are left.
+    # The delay is at most 8 seconds: two are left.
     world.advance(1_999)
     assert world.is_parked(first)
     world.advance(1)
@@ -431,7 +431,7 @@ def test_a_static_member_that_changes_the_winning_protocol_starts_a_rebalance() 
 
 
 def test_a_static_member_that_comes_back_before_the_assignment_starts_a_rebalance() -> None:
-    """The leader may know it by its old id, and would assign to that."""
+    """The leader may know the member by its old id, and would assign to that id."""
     world = GroupWorld()
     tokens = [world.join(instance_id=name) for name in ("one", "two")]
     world.advance(2 * DELAY_MS)

@@ -171,7 +171,7 @@ def test_a_heartbeat_renews_the_session_in_every_state(begin: str, error: ErrorC
     else:
         (member,) = getattr(world, begin)()
     generation = world.group.generation
-    # Less than the rebalance timeout, more than the session timeout.
+    # More than the session timeout, but less than the rebalance timeout.
     for _ in range(5):
         world.advance(SESSION_MS - 1)
         assert world.heartbeat(member, generation) is error
@@ -195,7 +195,7 @@ def test_a_heartbeat_renews_the_session_in_every_state(begin: str, error: ErrorC
 def test_a_member_is_checked_in_order(
     member: str, instance: str | None, generation: int, error: ErrorCode
 ) -> None:
-    """Instance, its owner, the member, the generation: in each request."""
+    """Each request checks the instance, its owner, the member, and the generation."""
     world = GroupWorld()
     tokens = [world.join(instance_id=name) for name in ("one", "two")]
     world.advance(2 * DELAY_MS)

@@ -1,5 +1,5 @@
-"""Groups change their protocol while they have members, one member after the other (KIP-848): as
-when clients are restarted with `group.protocol=consumer`, or back."""
+"""Groups change their protocol while they have members, one member after the other (KIP-848). This
+happens when clients are restarted with `group.protocol=consumer`, or back."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_rolling_restart_brings_a_group_over_and_back(
     other.leave()
     world.advance(0)
     assert group_type(world) == "classic"
-    # Its epoch is no generation here, so that it joins again.
+    # The member's epoch is no generation here, so the member joins again.
     assert world.heartbeat(back.member_id, back.generation) is ErrorCode.ILLEGAL_GENERATION
     before = back.generation
     classic_group(world, back)

@@ -55,7 +55,7 @@ def delete_offset(world: GroupWorld, topic: str = "t") -> PartitionErrors:
 
 
 def stay(world: GroupWorld, member: str, days: int) -> None:
-    """Days pass, and the member is heard of now and then."""
+    """Days pass, in which the member sends heartbeats now and then."""
     for _ in range(days * 96):
         assert world.heartbeat(member, 1) is ErrorCode.NONE
         world.advance(DAY_MS // 96)
@@ -436,7 +436,7 @@ def test_after_a_restart_members_have_a_session_to_be_heard_of() -> None:
 
 
 def test_a_rebalance_that_was_under_way_is_begun_again_by_its_members() -> None:
-    """The rebalance is not stored: they find the last generation, and join as they did."""
+    """The rebalance is not stored, so the members find the last generation, and join as before."""
     world = GroupWorld()
     (leader,) = world.stable()
     world.join()

@@ -58,7 +58,7 @@ def test_a_producer_without_a_generation_commits_to_an_empty_group() -> None:
 
 @pytest.mark.parametrize("begin", ["preparing", "completing", "stable"])
 def test_a_commit_without_a_member_is_not_fenced(begin: str) -> None:
-    """Clients before version 3 of the request know neither member nor generation."""
+    """Before version 3 of the request, clients know neither member nor generation."""
     world = GroupWorld()
     getattr(world, begin)()
     assert world.commit_in_transaction(5) is ErrorCode.NONE

@@ -181,7 +181,8 @@ def test_an_endpoint_without_a_server_is_reported() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A moto that checks permissions: the URLs of a user with few of them, and of no user."""
+    """A moto that checks permissions. Yields the URLs of a user with few permissions and of an
+    unknown user."""
 
     limited: str
     unknown: str

@@ -1,4 +1,4 @@
-"""The outcome of a request by S3's answers and silences: each on a socket, through obstore."""
+"""The outcome of a request by S3's answers and silences, each on a real socket, through obstore."""
 
 from __future__ import annotations
 

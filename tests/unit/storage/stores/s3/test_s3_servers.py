@@ -31,7 +31,7 @@ RACERS, ROUNDS = 16, 25
 
 
 def test_of_threads_that_race_over_http_one_creates(moto: S3Server) -> None:
-    """moto alone has two winners now and then: it checks and then acts."""
+    """Only moto has two winners now and then: it checks first, and then acts."""
     barrier = threading.Barrier(RACERS)
     wins: Counter[int] = Counter()
     failures: list[BaseException] = []
