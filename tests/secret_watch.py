@@ -188,7 +188,7 @@ def _watch_processes(patch: pytest.MonkeyPatch) -> None:
     def watched_communicate(self: Any, *arguments: Any, **options: Any) -> Any:
         told = communicate(self, *arguments, **options)
         for text in told:
-            WATCH.look(text, "what a process has written to a pipe")
+            WATCH.look(text, "the output of a process to a pipe")
         return told
 
     patch.setattr(subprocess.Popen, "__init__", watched_start)

@@ -14,10 +14,10 @@ _ROW = re.compile(r"^\| ([^|]+?) \| .*\|$", re.MULTILINE)
 _HEAD = """\
 # Attacks
 
-Clients that try to starve the others, and what a well-behaved client feels of each: it produces a
-record and fetches it again, 50 times a second, on a connection that it makes anew every half
-second. Times are in milliseconds, from when a round was due to the record's return. Attacker,
-client and broker share the machine, so a part of what the client feels is the attacker's own use
+Clients that try to starve others, and the latencies of a well-behaved client under each attack. The
+client produces a record and fetches it again, 50 times a second, and connects again every half
+second. Times are in milliseconds, from the time at which a round was due to the record's return.
+Attacker, client and broker share the machine, so a part of each latency is the attacker's own use
 of the processor. A round is repeated where its connection ends. The peak of the broker's memory is
 given before the attack, and under it. `/healthz` is asked four times a second and has one second
 to answer.

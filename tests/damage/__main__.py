@@ -21,10 +21,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "DAMAGE.md"
 DAMAGES = ("flip", "truncate", "delete", "swap")
 HEAD = """# Damaged objects
 
-What becomes of one damaged object: each kind of object, each way of damage, and the oldest, a
-middle and the newest object of the kind. Each case has a bucket of its own, a copy of one that
-three brokers have written and were cut off on, and that collectors have been through. fsck checks
-it. Then a broker starts on it, which is asked for every record and every offset.
+The effect of one damaged object: each kind of object, each way of damage, and the oldest, a middle
+and the newest object of the kind. Each case has a copy of one bucket. Three brokers have written
+that bucket and were cut off, and collectors have deleted in it. fsck checks the copy. Then a broker
+starts on it, and a client asks the broker for every record and every offset.
 
 - *named*: `tidelog fsck` names the object, or what is missing for it, and exits with 4. The broker
   serves no wrong record. It answers KAFKA_STORAGE_ERROR for partitions that rest on the damage, and
@@ -39,8 +39,8 @@ Why a damage is harmless:
 | metadata entry, deleted | a snapshot stands for the entries below it |
 | metadata snapshot, deleted | the entries that it stands for are still there |
 | lease, deleted | its broker is dead; a living one writes it again |
-| marks of collections | without them what is superfluous stays for the grace once more |
-| state snapshot, deleted | the log of the coordinator still has what the snapshot was made of |
+| marks of collections | without them superfluous objects stay for the grace once more |
+| state snapshot, deleted | the log of the coordinator still has the records of the snapshot |
 | table log entry, deleted | a table checkpoint stands for the entries below it |
 | table checkpoint, pointer to it, deleted | the entries that it stands for are still there |
 | a bit of a Parquet file's first four bytes | readers know the file by its last four bytes |
@@ -49,8 +49,8 @@ Why a damage is harmless:
 **What cannot be noticed.** The last slots of a broker that died, and the last entries of the
 metadata log, are proved by stamps that were written behind them: by later slots, and by the lease,
 which is renewed every `broker.heartbeat.interval.ms` (2 s). If the last slot or the last entry is
-lost together with every stamp above it, nothing tells that it was there. So only what was written
-in the last heartbeat interval before the last broker died can be lost unseen
+lost together with every stamp above it, nothing tells that it was there. So only slots and
+entries of the last heartbeat interval before the last broker died can be lost unseen
 (`tests/unit/broker/read/test_lost_slots.py`,
 `tests/unit/coordinator/cluster/log/test_log_proof.py`).
 

@@ -19,7 +19,7 @@ _BATCH_BYTES = 1_000_000
 @attack(seconds=15)
 async def metadata_requests_whose_answers_are_not_read(target: Target) -> None:
     """30 connections send 100 Metadata requests each, for 5,000 partitions, and read nothing; after
-    2 s they hang up and come again."""
+    2 s they hang up and connect again."""
     wire = await Wire.connect(target.kafka)
     await wire.ask(creation("wide", 5000))
     flood = request_bytes(MetadataRequest(topics=None), 12) * 100
@@ -36,8 +36,8 @@ async def api_versions_requests_whose_answers_are_not_read(target: Target) -> No
 
 @attack(seconds=15)
 async def api_versions_requests_whose_answers_are_read(target: Target) -> None:
-    """200 connections send ApiVersions requests as fast as the broker takes them, and read what is
-    answered."""
+    """200 connections send ApiVersions requests as fast as the broker takes them, and read the
+    answers."""
     flood = request_bytes(ApiVersionsRequest(), 2) * 200
 
     async def one(_: int) -> None:

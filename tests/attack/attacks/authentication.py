@@ -30,7 +30,7 @@ STAYING: Final = CONNECTIONS - CONNECTIONS // len(STEPS)
 )
 async def connections_that_do_not_authenticate(target: Target) -> None:
     """5,000 connections at a listener with SASL stop at any step before they have authenticated:
-    silent, after ApiVersions, after SaslHandshake, amid SCRAM, in a frame; they come again when
+    silent, after ApiVersions, after SaslHandshake, amid SCRAM, in a frame; they reconnect when
     they are closed."""
     steps = cycle(STEPS)
     chosen = [next(steps) for _ in range(CONNECTIONS)]

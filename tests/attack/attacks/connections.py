@@ -12,14 +12,14 @@ from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest
 
 @attack(seconds=15, store="file", descriptors_max=256)
 async def more_connections_than_file_descriptors(target: Target) -> None:
-    """400 connections are opened to a broker that may open 256 files, ask once, and stay; they come
-    again when they are closed."""
+    """400 connections are opened to a broker that may open 256 files, ask once, and stay; they
+    reconnect when they are closed."""
     await side_by_side(400, lambda _: again_and_again(lambda: _stay(target, asks=True), 0.05))
 
 
 @attack(seconds=15, settings={"max.connections": 500})
 async def silent_connections_up_to_the_limit(target: Target) -> None:
-    """600 connections take all of 500 places and send nothing; they come again when they are
+    """600 connections take all of 500 places and send nothing; they reconnect when they are
     closed."""
     await side_by_side(600, lambda _: again_and_again(lambda: _stay(target, asks=False), 0.05))
 

@@ -13,7 +13,7 @@ _PIECE = bytes(1 << 20)
 
 @attack(seconds=40)
 async def three_large_frames_that_go_on_by_a_byte(target: Target) -> None:
-    """Three connections send most of a frame of 100 MiB, then a byte each 5 s; they come again when
+    """Three connections send most of a frame of 100 MiB, then a byte each 5 s; they reconnect when
     they are closed."""
 
     async def one(_: int) -> None:
@@ -25,7 +25,7 @@ async def three_large_frames_that_go_on_by_a_byte(target: Target) -> None:
 @attack(seconds=30)
 async def a_thousand_small_frames_that_go_on_by_a_byte(target: Target) -> None:
     """1,000 connections send all but some bytes of a frame of 280 kB, then a byte each 5 s; they
-    come again when they are closed."""
+    reconnect when they are closed."""
 
     async def one(_: int) -> None:
         await again_and_again(lambda: _part(target, 280_000, 279_900), 0.1)

@@ -12,7 +12,7 @@ from tests.attack.wire import Wire, again_and_again, side_by_side
 
 @attack(seconds=15)
 async def half_sent_http_requests(target: Target) -> None:
-    """300 connections send half of an HTTP request and wait; they come again when they are
+    """300 connections send half of an HTTP request and wait; they reconnect when they are
     closed."""
     half = [b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Header: "]
     await side_by_side(300, lambda _: again_and_again(lambda: _send(target, half), 0.1))

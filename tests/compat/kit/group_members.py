@@ -110,7 +110,7 @@ def aiokafka(bootstrap: str, group: str, topic: str, count: int) -> list[Seen]:
 
 
 def program(command: list[str], *last: str) -> GroupMember:
-    """A client in another language, behind a program that prints what it sees."""
+    """A client in another language, behind a program that prints its records."""
 
     def member(bootstrap: str, group: str, topic: str, count: int) -> list[Seen]:
         done = subprocess.run(

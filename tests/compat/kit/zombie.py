@@ -97,7 +97,7 @@ def main(library: str, *arguments: str) -> None:
                 raise SystemExit(f"no such library: {library}")
     except KafkaException as error:
         print(error.args[0].name(), flush=True)
-    except Exception as error:  # noqa: BLE001  # Whatever it is, its name is the result.
+    except Exception as error:  # noqa: BLE001  # The result is the name of any error.
         print(type(error).__name__, flush=True)
     else:
         print("done", flush=True)

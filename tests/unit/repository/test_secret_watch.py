@@ -141,7 +141,7 @@ def test_own_secret(session_fixture):
 
 
 def test_discreet():
-    """What another test has kept is forgotten, unless it lasts."""
+    """The secrets of another test are forgotten, except lasting ones."""
     print("kept by one test")
     logging.getLogger("tidelog.x").warning("nothing")
     subprocess.run(["true"], check=True)
@@ -179,7 +179,7 @@ def test_a_test_that_prints_a_secret_fails_without_a_repetition(tmp_path: Path) 
         "the password of alice is in captured stderr call",
         "the password of alice is in captured output",
         "the password of alice is in a record of the logger tidelog.x",
-        "the password of alice is in what a process has written to a pipe",
+        "the password of alice is in the output of a process to a pipe",
         "the password of alice is in stdout of sh",
         "the password of alice is in the arguments of true",
         "the password of alice is in the arguments of a process below python",
