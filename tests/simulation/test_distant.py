@@ -35,7 +35,7 @@ def test_a_paced_producer_waits_for_two_puts_at_most(put_seconds: float, partiti
 
 @PUTS
 @PARTITIONS
-def test_one_with_many_requests_in_flight_waits_for_one_put(
+def test_a_producer_with_many_requests_in_flight_waits_for_one_put(
     put_seconds: float, partitions: int
 ) -> None:
     """Like a client without idempotence: one partition a request, and any number of requests in

@@ -203,7 +203,7 @@ def test_a_surplus_leaves_out_partitions_wanted_here_and_draining_brokers_get_no
 
 
 @given(uneven())
-def test_a_drain_gives_all_partitions_and_spreads_them(state: ClusterState) -> None:
+def test_a_drain_gives_all_partitions_evenly(state: ClusterState) -> None:
     giver = epochs(state)[0]
     assume(len(epochs(state)) > 1)
     moves = spread(state, giver, avoided=frozenset({giver}))

@@ -27,7 +27,9 @@ def test_runs_are_as_long_as_possible(chosen: set[int]) -> None:
 
 
 @given(slots, slots, st.integers(0, 41))
-def test_differences_are_those_of_sets(chosen: set[int], others: set[int], end: int) -> None:
+def test_differences_of_runs_equal_differences_of_sets(
+    chosen: set[int], others: set[int], end: int
+) -> None:
     runs = runs_of(sorted(chosen))
     assert members(without(runs, runs_of(sorted(others)))) == chosen - others
     assert members(below(runs, end)) == {slot for slot in chosen if slot < end}

@@ -201,7 +201,7 @@ def test_a_hole_above_the_log_start_is_noticed() -> None:
     assert "poll-skip" in story.names()
 
 
-def test_compaction_takes_records_with_a_later_one_of_their_key() -> None:
+def test_compaction_takes_records_with_a_later_record_of_their_key() -> None:
     story = Story()
     story.send((LATEST, 0, "a#k1"), (LATEST, 1, "b#k2"), (LATEST, 2, "c#k1"))
     story.poll(LATEST, 0, 3, (0, "a#k1"), (1, "b#k2"), (2, "c#k1"))

@@ -28,7 +28,7 @@ both_versions = pytest.mark.parametrize("version", [V1, V2])
 
 
 @both_versions
-def test_nothing_is_committed_of_a_transaction_of_which_a_send_failed(
+def test_no_record_is_committed_of_a_transaction_with_a_failed_send(
     version: TransactionVersion,
 ) -> None:
     async def story(brokers: Brokers, producer: TransactionalProducer) -> None:

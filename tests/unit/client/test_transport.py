@@ -283,7 +283,7 @@ def test_produce_without_acks_is_sent_and_not_waited_for() -> None:
     play(story)
 
 
-def test_a_full_transport_holds_requests_back_and_lets_them_go() -> None:
+def test_a_full_transport_holds_requests_back_and_sends_them_later() -> None:
     async def story(world: World) -> None:
         broker = await _broker(world)
         broker.on(ProduceRequest, lambda request: ProduceResponse())

@@ -104,7 +104,7 @@ class Hits:
 # When snapshots are written.
 
 
-def test_a_snapshot_is_due_after_so_many_records() -> None:
+def test_a_snapshot_is_due_after_a_number_of_records() -> None:
     schedule = SnapshotSchedule(interval_records=100)
     assert not schedule.is_due(99)
     assert schedule.is_due(100)

@@ -46,7 +46,7 @@ def checked(store: MemoryStore | FaultyStore) -> tuple[Finding, str | None]:
     return asyncio.run(bucket_finding(store, SystemClock()))
 
 
-def test_a_bucket_tells_its_format_its_level_and_those_of_this_release() -> None:
+def test_a_bucket_tells_its_format_and_level_and_the_releases_format_and_level() -> None:
     store = MemoryStore(SystemClock(), "memory://bucket")
 
     async def create() -> str:

@@ -54,7 +54,7 @@ def test_a_crash_point_has_no_effect_by_default() -> None:
 
 
 @pytest.mark.parametrize("text", ["prepare durable", "prepare durable:x", "nowhere:1", ":1"])
-def test_a_point_that_does_not_exist_is_refused_with_those_that_do(text: str) -> None:
+def test_an_unknown_point_is_refused_with_a_list_of_the_known_points(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="prepare durable, between markers"):
         KillAtHit.parse(text)
 

@@ -385,7 +385,7 @@ def test_a_bad_timestamp_outweighs_a_missing_key() -> None:
     assert len(verdict.record_errors) == 2
 
 
-def test_no_more_than_so_many_records_are_named() -> None:
+def test_the_number_of_named_records_is_limited() -> None:
     some = [NewRecord(b"v", None, (), SOME_TIME)] * (3 * RECORD_ERRORS_MAX)
     verdict = refusal(encode_batch(some), BatchLimits(keys_required=True))
     assert [error.batch_index for error in verdict.record_errors] == list(range(RECORD_ERRORS_MAX))

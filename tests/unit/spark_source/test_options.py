@@ -39,7 +39,7 @@ def test_defaults_differ_between_batches_and_streams() -> None:
     assert (batch.fail_on_data_loss, batch.trigger_delay_max_ms) == (True, 900_000)
 
 
-def test_names_have_no_case_and_those_of_kafkas_clients_are_passed_over() -> None:
+def test_names_have_no_case_and_names_of_kafkas_clients_are_ignored() -> None:
     found = named(
         {
             "SUBSCRIBE": "a, b,a",

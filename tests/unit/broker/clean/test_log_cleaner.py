@@ -144,7 +144,7 @@ def test_tombstones_stay_for_their_time() -> None:
     run(story)
 
 
-def test_a_log_is_compacted_when_enough_of_it_is_dirty_or_it_was_for_too_long() -> None:
+def test_a_log_is_compacted_when_enough_is_dirty_or_the_dirt_is_too_old() -> None:
     async def story() -> None:
         world = new_world()
         async with world.broker() as one:
@@ -202,7 +202,7 @@ def test_compaction_spares_topics_without_its_policy_and_brokers_without_a_clean
     run(story)
 
 
-def test_records_without_a_key_are_refused_and_those_from_before_are_dropped() -> None:
+def test_records_without_a_key_are_refused_and_earlier_ones_are_dropped() -> None:
     async def story() -> None:
         world = new_world()
         async with world.broker() as one:
@@ -277,7 +277,7 @@ def test_a_round_that_a_death_ended_is_finished_by_the_next_broker(
     run(story)
 
 
-def test_a_round_ends_where_others_came_first_and_a_new_one_goes_on_from_there() -> None:
+def test_a_round_ends_at_foreign_changes_and_a_new_round_continues_there() -> None:
     async def story() -> None:
         world = new_world(merge_segment_bytes=1)
         async with world.broker() as one:

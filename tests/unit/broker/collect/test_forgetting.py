@@ -236,7 +236,7 @@ def test_a_neighbours_folder_is_not_taken_for_its_own() -> None:
     simulate(story)
 
 
-def test_one_broker_looks_the_one_with_the_lowest_id() -> None:
+def test_only_the_broker_with_the_lowest_id_looks() -> None:
     async def story(world: World) -> None:
         low = await world.broker(1, world.process("a"))
         high = await world.broker(2, world.process("b"))

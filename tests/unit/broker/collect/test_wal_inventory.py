@@ -110,7 +110,7 @@ def test_a_dead_wal_is_listed_once_until_its_seal_alone_is_left() -> None:
     asyncio.run(story())
 
 
-def test_many_dead_wals_are_listed_together_and_only_those_of_the_share() -> None:
+def test_many_dead_wals_are_listed_together_and_only_wals_of_the_share() -> None:
     async def story() -> None:
         store = Listings()
         retired = {f"_{epoch}": 2 for epoch in range(30, 60)}

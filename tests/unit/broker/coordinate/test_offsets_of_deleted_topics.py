@@ -126,7 +126,7 @@ class HeldLoads(InlineOffload):
         return function(*args, **kwargs)
 
 
-def test_offsets_of_a_topic_deleted_during_a_load_go_with_those_of_transactions() -> None:
+def test_offsets_of_a_topic_deleted_during_a_load_are_removed_with_transactional_offsets() -> None:
     here = world()
     here.offload = held = HeldLoads()
 

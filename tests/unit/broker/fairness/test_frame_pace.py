@@ -23,7 +23,7 @@ def test_nothing_is_late_before_it_has_begun_or_when_it_is_complete() -> None:
     assert not pace.is_late(1e9)
 
 
-def test_a_request_of_which_nothing_comes_is_late_after_the_grace() -> None:
+def test_a_request_without_further_bytes_is_late_after_the_grace() -> None:
     pace = begun()
     assert not pace.is_late(109.9)
     assert pace.is_late(110.0)
@@ -47,7 +47,7 @@ def test_a_request_that_drips_is_late_when_its_time_is_over() -> None:
     assert pace.is_late(160.0)
 
 
-def test_time_in_which_the_broker_does_not_read_does_not_count() -> None:
+def test_time_without_reads_of_the_broker_does_not_count() -> None:
     pace = begun()
     pace.stop(105.0)
     pace.stop(106.0)

@@ -345,7 +345,7 @@ def test_checking_only_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_replacing_settings_drops_those_not_named(version: int) -> None:
+def test_replacing_settings_drops_unnamed_settings(version: int) -> None:
     async def story(broker: AdministeredBroker) -> None:
         await create(broker, topic("t", retention_ms="5", flush_ms="6"))
         resource = (TOPIC, "t")

@@ -71,7 +71,7 @@ def test_a_group_is_given_a_setting_and_loses_it_again() -> None:
     administer(story)
 
 
-def test_replacing_a_groups_settings_drops_those_not_named() -> None:
+def test_replacing_a_groups_settings_drops_unnamed_settings() -> None:
     async def story(broker: AdministeredBroker) -> None:
         assert await replace(broker, G, (SESSION, "50000"), (HEARTBEAT, "6000")) == 0
         assert await replace(broker, G, (HEARTBEAT, "7000")) == 0
@@ -113,7 +113,7 @@ def test_invalid_settings_of_a_group_are_refused_by_name(changes: list[Change], 
     administer(story)
 
 
-def test_a_session_must_outlast_a_heartbeat_also_where_one_of_them_is_the_brokers() -> None:
+def test_a_session_must_outlast_a_heartbeat_even_if_one_setting_is_the_brokers() -> None:
     async def story(broker: AdministeredBroker) -> None:
         ((code, message),) = await alter(broker, (G, [(SESSION, SET, "9000")]))
         assert code == ErrorCode.INVALID_CONFIG

@@ -83,7 +83,7 @@ def test_each_limit_that_is_met_counts_and_is_logged_now_and_then(
 # Topics and partitions of a cluster.
 
 
-def test_a_cluster_has_so_many_topics() -> None:
+def test_the_topics_of_a_cluster_are_limited() -> None:
     async def story(broker: AdministeredBroker) -> None:
         results = await create(broker, topic("a"), topic("b"), topic("c"))
         assert codes(results) == {"a": 0, "b": 0, "c": REFUSED}
@@ -96,7 +96,7 @@ def test_a_cluster_has_so_many_topics() -> None:
     administer(story, topics_max=2)
 
 
-def test_a_cluster_has_so_many_partitions() -> None:
+def test_the_partitions_of_a_cluster_are_limited() -> None:
     async def story(broker: AdministeredBroker) -> None:
         results = await create(broker, topic("a", 6), topic("b", 5), topic("c", 4))
         assert codes(results) == {"a": 0, "b": REFUSED, "c": 0}
@@ -110,7 +110,7 @@ def test_a_cluster_has_so_many_partitions() -> None:
     administer(story, partitions_max=10)
 
 
-def test_one_request_asks_for_so_many_partitions() -> None:
+def test_the_partitions_of_one_request_are_limited() -> None:
     async def story(broker: AdministeredBroker) -> None:
         results = await create(broker, topic("a", 6), topic("b", 5))
         assert codes(results) == {"a": REFUSED, "b": REFUSED}
@@ -127,7 +127,7 @@ def test_one_request_asks_for_so_many_partitions() -> None:
 # Topics that the broker creates because a client asks for them.
 
 
-def test_one_metadata_request_creates_so_many_topics() -> None:
+def test_the_topics_that_one_metadata_request_creates_are_limited() -> None:
     async def story(broker: AdministeredBroker) -> None:
         names = [f"t{number}" for number in range(5)]
         response = await ask(broker, *names, creating=True)
@@ -140,7 +140,7 @@ def test_one_metadata_request_creates_so_many_topics() -> None:
     administer(story, auto_create_topics_request_max=3)
 
 
-def test_metadata_requests_create_so_many_topics_a_minute() -> None:
+def test_the_topics_that_metadata_requests_create_in_a_minute_are_limited() -> None:
     async def story(broker: AdministeredBroker) -> None:
         for number in range(5):
             await ask(broker, f"t{number}", creating=True)
@@ -266,7 +266,7 @@ def test_a_group_with_thousands_of_offsets_is_deleted_by_one_request() -> None:
 # Producers of a whole broker.
 
 
-def test_a_broker_remembers_so_many_producers() -> None:
+def test_the_remembered_producers_of_a_broker_are_limited() -> None:
     async def story() -> None:
         store = world(producer_ids_max=3)
         async with store.broker() as broker:

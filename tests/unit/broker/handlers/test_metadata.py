@@ -131,7 +131,7 @@ def test_a_missing_topic_is_created_at_first_sight(version: int) -> None:
 
 
 @pytest.mark.parametrize(("allowed", "wanted"), [(False, True), (True, False)])
-def test_a_topic_is_created_only_if_broker_and_client_want_that(
+def test_a_topic_is_created_only_if_broker_and_client_permit_the_creation(
     allowed: bool, wanted: bool
 ) -> None:
     async def story(broker: AdministeredBroker) -> None:

@@ -305,7 +305,7 @@ def test_producers_are_listed_when_their_batches_are_durable() -> None:
     run(story)
 
 
-def test_all_of_it_is_the_same_after_the_broker_died() -> None:
+def test_all_answers_are_the_same_after_the_broker_died() -> None:
     async def story() -> None:
         here = world()
         async with here.broker(politely=False) as broker:

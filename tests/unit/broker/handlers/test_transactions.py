@@ -198,7 +198,7 @@ def test_offsets_count_if_and_when_the_transaction_does(version: int) -> None:
 
 @both_versions
 @pytest.mark.parametrize("politely", [True, False])
-def test_all_of_it_survives_the_death_of_the_broker(version: int, politely: bool) -> None:
+def test_an_open_transaction_survives_the_death_of_the_broker(version: int, politely: bool) -> None:
     async def story() -> None:
         here = world()
         async with serving(here, politely=politely) as broker:

@@ -90,7 +90,7 @@ def consumed(bootstrap: str, topic: str) -> bytes | int | None:
         consumer.close()
 
 
-def test_a_client_makes_rules_that_bind_it(broker: BrokerProcess) -> None:
+def test_a_client_makes_rules_that_bind_itself(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
     admin.create_topics([NewTopic("orders", 1)])["orders"].result(WAIT_SECONDS)
     assert produced(broker.kafka, "orders") is None

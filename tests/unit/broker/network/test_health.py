@@ -135,7 +135,7 @@ def closed(sock: socket.socket) -> bool:
         return True
 
 
-def test_a_request_has_a_time_by_which_it_must_be_there_however_it_drips() -> None:
+def test_a_request_must_be_complete_in_time_however_it_drips() -> None:
     with serving(timeout_seconds=0.3) as server, half_asking(server, 1) as (dripping,):
         dripping.settimeout(0.01)
         deadline = time.monotonic() + 30

@@ -119,7 +119,7 @@ def test_little_memory_for_requests_delays_them_and_loses_none(loop: str) -> Non
         ("file.descriptors.reserved", {"descriptors_max": 12, "file_descriptors_reserved": 10}),
     ],
 )
-def test_one_connection_too_many_is_closed_and_a_place_becomes_free_again(
+def test_a_connection_above_the_limit_is_closed_and_a_place_becomes_free_again(
     limit: str, options: dict[str, int]
 ) -> None:
     begun, finish = asyncio.Semaphore(0), asyncio.Event()

@@ -96,7 +96,7 @@ def test_an_owner_that_wrote_nothing_costs_its_successors_nothing(
     run(story)
 
 
-def test_many_partitions_are_opened_in_groups_those_with_most_tenures_first(
+def test_many_partitions_are_opened_in_groups_by_descending_number_of_tenures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """If the process dies after a few partitions, the next process has less to read."""

@@ -131,7 +131,7 @@ def test_a_broker_without_an_answer_is_asked_again_over_a_new_connection(how: st
     play(story)
 
 
-def test_a_broker_that_is_away_holds_up_all_that_wait_for_it_once() -> None:
+def test_a_broker_that_is_away_holds_up_all_waiting_requests_once() -> None:
     """All requests share one attempt to connect. With an attempt each, the last request would wait
     for all of them."""
 

@@ -42,7 +42,7 @@ def test_a_producer_over_its_quota_waits_and_the_wait_is_counted() -> None:
     assert quotas.metrics.throttled.items() == [("producer_byte_rate", 1)]
 
 
-def test_all_clients_of_a_user_share_its_quota_and_those_of_pairs_do_not() -> None:
+def test_all_clients_of_a_user_share_its_quota_and_clients_of_pairs_do_not() -> None:
     rate = {"producer_byte_rate": 100.0}
     quotas = with_quotas({ALICE: rate, QuotaEntity("bob", DEFAULT_NAME): rate})
     quotas.of("alice", "one").produce_ms(1000, 0.0)

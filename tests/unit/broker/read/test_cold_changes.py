@@ -127,7 +127,7 @@ def test_a_wal_object_that_is_missing_and_in_no_table_is_corruption() -> None:
     run(story())
 
 
-def test_an_extent_of_which_the_table_holds_only_a_part_still_needs_its_object() -> None:
+def test_an_extent_that_is_only_partly_in_the_table_still_needs_its_object() -> None:
     async def story() -> None:
         cold = await ColdLog(log_of(100)).write()
         size = sum(map(len, cold.batches))

@@ -112,7 +112,7 @@ def test_wal_objects_that_only_an_old_image_refers_to_are_not_missed() -> None:
     run(story)
 
 
-def test_a_segment_of_which_a_piece_is_missing_is_not_put(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_with_a_missing_piece_is_not_put(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the broker would give up records of the WAL that the segment lacks. The roll makes
     the segment again."""
     monkeypatch.setattr("tidelog.broker.roll.queue.PAUSE_SECONDS_FIRST", 0.01)

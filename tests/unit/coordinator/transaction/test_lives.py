@@ -173,7 +173,7 @@ def test_many_at_once_are_dealt_with_in_parts() -> None:
     assert {each.transactional_id for each in world.markers} == {f"txn-{n}" for n in range(25)}
 
 
-def test_a_transaction_has_so_many_partitions_and_a_coordinator_so_many_ids() -> None:
+def test_partitions_of_a_transaction_and_ids_of_a_coordinator_are_limited() -> None:
     budgets = TransactionBudgets(Budget(1), Budget(1000))
     world = TransactionWorld(TransactionCoordinatorSettings(partitions_max=2), budgets=budgets)
     producer = world.begin()

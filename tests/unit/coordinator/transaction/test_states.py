@@ -51,7 +51,7 @@ PARTITIONS = frozenset({EnlistedPartition("t", 0)})
 
 
 @pytest.mark.parametrize(("before", "after"), [*itertools.product(TransactionState, repeat=2)])
-def test_a_state_follows_those_that_the_table_says(
+def test_a_state_follows_only_the_states_of_the_table(
     before: TransactionState, after: TransactionState
 ) -> None:
     assert may_follow(before, after) == ((before, after) in LEGAL)

@@ -29,7 +29,7 @@ def test_a_transactional_id_has_a_length() -> None:
     assert world.init(key="x" * 10).error is NONE
 
 
-def test_a_broker_has_so_many_transactional_ids() -> None:
+def test_the_transactional_ids_of_a_broker_are_limited() -> None:
     shared = budgets(ids=2)
     one, other = TransactionWorld(budgets=shared), TransactionWorld(budgets=shared)
     assert one.init(key="a").error is NONE

@@ -270,7 +270,7 @@ def test_merged_segments_hold_no_longer_time_than_allowed() -> None:
     assert merged(segments) == [1, 2, 3, 4, 5]
 
 
-def test_clean_and_dirty_segments_and_those_without_timestamps_stay_apart() -> None:
+def test_clean_segments_dirty_segments_and_segments_without_timestamps_stay_apart() -> None:
     clean = [stored(10 * n, 10 * n + 9, (10 * n + 10, 5), size=100) for n in range(4)]
     dirty = [stored(10 * n, 10 * n + 9, size=100) for n in range(3, 7)]
     assert merged([*clean[:3], *dirty]) == [3, 4, 5, 6]

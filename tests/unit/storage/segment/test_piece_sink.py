@@ -74,7 +74,7 @@ def test_a_large_piece_is_not_copied() -> None:
 
 
 @given(st.lists(SIZES, max_size=30), st.data())
-def test_checksums_of_whole_writes_are_those_of_their_bytes(
+def test_checksums_of_whole_writes_equal_those_of_the_bytes(
     sizes: list[int], data: st.DataObject
 ) -> None:
     sink = PieceSink()

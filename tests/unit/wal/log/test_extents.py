@@ -41,7 +41,7 @@ def test_readers_go_on_from_an_offset() -> None:
     assert list(extents.from_offset(21)) == []
 
 
-def test_a_time_is_looked_for_in_all_extents_that_may_have_it() -> None:
+def test_a_time_is_looked_for_in_all_extents_that_may_have_the_time() -> None:
     extents = Extents(THREE)
     assert list(extents.since_timestamp(31)) == list(THREE[1:])
     assert list(extents.since_timestamp(51)) == []

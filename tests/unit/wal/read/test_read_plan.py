@@ -98,7 +98,7 @@ def test_a_repeated_read_gets_no_read_ahead() -> None:
         assert reader.read(extent(3)) == [PlannedRead(KEY, 100 + 3 * SLICE, 100 + 4 * SLICE)]
 
 
-def test_the_object_after_one_of_which_half_was_wanted_is_read_whole() -> None:
+def test_the_object_after_a_half_wanted_object_is_read_whole() -> None:
     reader = Reader()
     reader.read(*(extent(number, "wal/0-1/3") for number in range(9)))
     (planned,) = reader.read(extent(3, "wal/0-1/5"))
@@ -107,7 +107,7 @@ def test_the_object_after_one_of_which_half_was_wanted_is_read_whole() -> None:
     assert len(reader.planned) == 2
 
 
-def test_an_object_after_ones_of_which_little_was_wanted_is_not() -> None:
+def test_an_object_after_little_wanted_objects_is_not_read_whole() -> None:
     reader = Reader()
     reader.read(*(extent(number, "wal/0-1/0") for number in range(16)))
     for slot in range(1, 9):

@@ -203,7 +203,7 @@ def test_a_checkpoint_has_a_log_start_that_moved_meanwhile() -> None:
     assert (image.log_start, image.extents.base_offset) == (4, 4)
 
 
-def test_a_checkpoint_is_due_after_so_many_durable_bytes() -> None:
+def test_a_checkpoint_is_due_after_a_number_of_durable_bytes() -> None:
     async def tell(world: World, broker: Broker) -> None:
         for _ in range(40):
             await broker.produce(PARTITIONS[0])

@@ -249,7 +249,7 @@ def test_an_idle_log_catches_up_where_nothing_was_deleted() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_an_append_during_which_the_process_slept_is_not_believed(seed: int) -> None:
+def test_an_append_with_a_pause_of_the_process_is_not_believed(seed: int) -> None:
     """The process sends the put and stalls. Its view is too old by then, whatever the answer."""
 
     async def story(world: World) -> None:

@@ -98,7 +98,7 @@ def test_no_drain_is_written_while_a_broker_cannot_read_drains() -> None:
     assert drain_changes(state, BrokerId(1), draining=True) == (DrainChanged(Epoch(1), True),)
 
 
-def test_new_partitions_and_those_of_the_dead_pass_a_draining_broker_by() -> None:
+def test_a_draining_broker_gets_no_new_partitions_and_none_of_dead_brokers() -> None:
     state = drained(three(), 2)
     assert Counter(Placement(state).assign(4)) == {1: 2, 3: 2}
     assert Counter(assign_evenly(state, 4)) == {1: 2, 3: 2}

@@ -316,7 +316,7 @@ def test_without_any_lease_put_no_broker_is_fenced() -> None:
 
 
 @pytest.mark.parametrize("seconds", [12, 30, 300])
-def test_an_outage_in_which_all_look_dead_ends_without_a_fence(seconds: float) -> None:
+def test_an_outage_in_which_all_brokers_look_dead_ends_without_a_fence(seconds: float) -> None:
     """No PUT succeeds, but GETs do. Afterwards the other brokers renew a little later than the
     watcher."""
     stage = Stage(cluster(1, 2, 3, 4, 5), me=1)

@@ -30,7 +30,7 @@ PROSE = " ".join(PAGE.split())
 EXAMPLES = [text.encode() for text in re.findall(r"```json\n(.*?\n)```", PAGE)]
 
 
-def test_the_examples_are_objects_as_the_code_writes_them() -> None:
+def test_the_code_writes_the_examples_of_the_page() -> None:
     entry, snapshot, credentials, lease, marks, survey, copied = EXAMPLES
     assert encode_credentials(decode_credentials("k", credentials)) == credentials
     assert encode_entry(decode_entry("k", entry)) == entry

@@ -135,7 +135,7 @@ def test_a_static_member_of_a_full_group_comes_back() -> None:
 # All groups of a broker.
 
 
-def test_a_broker_has_so_many_groups() -> None:
+def test_the_groups_of_a_broker_are_limited() -> None:
     world = GroupWorld(budgets=budgets(groups=2))
     assert world.commit(1, group_id="a") is NONE
     assert world.is_parked(world.join(group_id="b"))
@@ -149,7 +149,7 @@ def test_a_broker_has_so_many_groups() -> None:
     assert world.commit(1, group_id="c") is NONE
 
 
-def test_a_broker_has_so_many_groups_of_both_protocols() -> None:
+def test_the_groups_of_a_broker_are_limited_over_both_protocols() -> None:
     world = ConsumerWorld(budgets=budgets(groups=1))
     client = world.consumer("a")
     assert client.error is NONE

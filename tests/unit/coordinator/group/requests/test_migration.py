@@ -85,7 +85,7 @@ def test_a_moved_partition_is_revoked_first(world: ConsumerWorld) -> None:
 
 
 @pytest.mark.parametrize("dies_when", ["upgraded", "downgraded"])
-def test_a_successor_goes_on_with_the_group_as_it_became(
+def test_a_successor_continues_with_the_groups_latest_state(
     world: ConsumerWorld, dies_when: str
 ) -> None:
     old = ClassicClient(world, is_cooperative=True)

@@ -277,7 +277,7 @@ def test_a_commit_skips_a_topic_that_was_deleted_without_a_coordinator() -> None
     assert (world.committed("t"), world.committed("u")) == (None, 9)
 
 
-def test_no_offset_expires_while_a_transaction_may_change_it() -> None:
+def test_no_offset_expires_while_a_transaction_may_change_the_offset() -> None:
     world = GroupWorld()
     world.commit(5, topic="t")
     world.commit(5, topic="u")
