@@ -24,6 +24,7 @@ from tidelog.broker.append.appender import Appender
 from tidelog.broker.clean.metrics import CleanerMetrics
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
 from tidelog.broker.settings.settings import TopicConfig
+from tidelog.broker.tables.table_source import table_up_to
 from tidelog.broker.tables.tables import NoTable, Tables
 from tidelog.clock import Clock
 from tidelog.concurrency import all_results
@@ -99,10 +100,9 @@ class LogRetention:
 
     async def _apply_to(self, topic_id: TopicId, partitions: Sequence[Partition]) -> None:
         table = None
-        if any(partition.log.table_next for partition in partitions):
-            table = await self._tables.open(topic_id)
-            if any(ends_below(table, partition.log) for partition in partitions):
-                table = await self._tables.refresh(topic_id)
+        for log in (partition.log for partition in partitions):
+            if log.table_next:
+                table = await table_up_to(self._tables, log.partition, log.table_next)
         held = [p for p in partitions if self._partitions.get(p.log.partition) is p]
         if not held:
             return
