@@ -44,7 +44,7 @@ class Mover(threading.Thread):
             self.failure = error
 
     def end(self) -> None:
-        """Stop moving. Raises what ended the thread."""
+        """Stop moving. Raises the error that ended the thread."""
         self._ends.set()
         self.join()
         if self.failure is not None:

@@ -1,4 +1,4 @@
-"""`tidelog bench` prints what Kafka's performance tools print."""
+"""`tidelog bench` prints the same lines as Kafka's performance tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transactional producer: what each error means to the application."""
+"""The transactional producer: the meaning of each error for the application."""
 
 from __future__ import annotations
 

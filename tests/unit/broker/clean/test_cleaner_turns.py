@@ -46,7 +46,7 @@ class SkippingClock(SystemClock):
 
 
 class HardToRead(MemoryStore):
-    """Segments of some topics cannot be read, which takes a while to find out."""
+    """A store that fails to read segments of some topics, after a while."""
 
     def __init__(self, clock: SkippingClock) -> None:
         super().__init__(clock)
@@ -88,7 +88,7 @@ def test_logs_whose_rounds_fail_late_keep_no_other_log_waiting() -> None:
                 assert await one.broker.topic_tables.cleaner.clean_one()
             assert store.failures == 2
             assert await offsets(store, fine) == [1]
-            # They have their turns again, one after the other.
+            # Both logs have their turns again, one after the other.
             for _ in range(4):
                 assert await one.broker.topic_tables.cleaner.clean_one()
             assert store.failures == 6

@@ -1,4 +1,4 @@
-"""The log cleaner in a broker: what it compacts and merges, when, and how it survives deaths."""
+"""The log cleaner in a broker: compaction and merges, their times, and deaths in between."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tidelog.storage.stores.memory import MemoryStore
 
 
 class LateListings:
-    """Another store. While `is_late`, answers to listings of table logs come later."""
+    """A store around another one. While `is_late`, answers to listings of table logs are late."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -29,7 +29,7 @@ class LateListings:
         return getattr(self._store, name)
 
     def answer(self) -> None:
-        """Let the late answers come."""
+        """Release the late answers."""
         self._answer.set()
 
     async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:

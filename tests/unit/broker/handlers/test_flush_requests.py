@@ -1,4 +1,4 @@
-"""FlushTopics: what a flush waits for, and the errors of flushes that cannot succeed."""
+"""FlushTopics: the waits of a flush, and the errors of flushes that cannot succeed."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ def test_a_partition_that_stays_after_a_refused_move_is_rolled_by_its_age() -> N
 
 
 def test_records_behind_a_move_back_are_rolled_though_an_old_commit_lands_late() -> None:
-    """The broker has closed the table meanwhile, so the partition came back without waiting for
-    the commit. The late commit says nothing of the records that came since."""
+    """The broker has closed the table meanwhile, so the partition came back without waiting for the
+    commit. The late commit knows nothing of the records since then."""
     store = GatedStore(MemoryStore(SystemClock()))
     store.open()
     here = world(store, roll_age_ms=1000)
@@ -160,7 +160,7 @@ def test_a_partition_comes_back_while_a_commit_of_its_table_hangs() -> None:
     run(story)
 
 
-def test_a_refused_commit_is_judged_by_the_present_table_though_it_was_opened_anew() -> None:
+def test_a_refused_commit_is_judged_by_the_present_table_even_after_a_new_opening() -> None:
     """The table was opened anew while the commit hung. Then the previous owner's commit landed."""
     store = GatedStore(MemoryStore(SystemClock()))
     store.open()

@@ -126,8 +126,8 @@ def test_a_cancelled_waiter_does_not_end_the_opening_for_other_waiters() -> None
     tell(story)
 
 
-def test_a_table_is_opened_anew_while_a_commit_hangs() -> None:
-    """That commit is refused later as one of another broker is."""
+def test_a_table_is_opened_again_while_a_commit_hangs() -> None:
+    """The hanging commit is refused later, like a commit of another broker."""
 
     async def story(world: World) -> None:
         tables = world.tables()
@@ -145,7 +145,7 @@ def test_a_table_is_opened_anew_while_a_commit_hangs() -> None:
     tell(story)
 
 
-def test_a_table_is_not_opened_anew_while_reads_are_slow() -> None:
+def test_a_table_is_not_opened_again_while_reads_are_slow() -> None:
     async def story(world: World) -> None:
         tables = world.tables()
         before = await tables.open(TOPIC_ID)
