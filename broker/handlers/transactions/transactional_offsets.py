@@ -16,6 +16,7 @@ from tidelog.broker.handlers.groups.group_requests import ask, reply_of
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.handlers.services import TransactionServices
 from tidelog.broker.partitions.partitions import PartitionError
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.decision import BatchProducer
 from tidelog.coordinator.group.commands import (
     CommitTransactionalOffsets,
@@ -92,18 +93,34 @@ async def _commit(
     error, ordinal = await _admitted(broker, request, version)
     if error is not ErrorCode.NONE:
         return PartitionErrors(error)
+    # Topics may have been deleted meanwhile: the group's coordinator has forgotten their offsets.
+    state = broker.metadata.state
+    left = [each for each in offsets if _exists(state, each)]
+    gone = [
+        (each.topic, each.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for each in offsets
+        if each not in left
+    ]
+    if not left:
+        return PartitionErrors(ErrorCode.NONE, gone)
     command = CommitTransactionalOffsets(
         group_id=request.group_id,
         generation=request.generation_id,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         producer=BatchProducer(request.producer_id, request.producer_epoch, ordinal),
-        offsets=offsets,
+        offsets=left,
     )
     try:
-        return await reply_of(PartitionErrors, ask(broker, request.group_id, command))
+        reply = await reply_of(PartitionErrors, ask(broker, request.group_id, command))
     except CoordinatorRefused as refusal:
         return PartitionErrors(refusal.code)
+    return PartitionErrors(reply.error, [*reply.partitions, *gone])
+
+
+def _exists(state: ClusterState, offset: OffsetToCommit) -> bool:
+    topic = state.topic_named(offset.topic)
+    return topic is not None and topic.topic_id == offset.topic_id
 
 
 async def _admitted(

@@ -134,10 +134,14 @@ class TargetAssignments:
         """Apply a target that a worker made.
 
         If members have changed meanwhile, it counts for the epoch of its task, and the next one
-        follows.
+        follows. Where that change began no epoch (a static member returned under a new id), the
+        target is dropped, and the next heartbeat requests another.
         """
         task = target.task
         if task.serial != group.serial:
+            return
+        if task.epoch == group.epoch and task.members.keys() != group.subscriptions.keys():
+            group.no_target_before_ms = 0
             return
         if not self._has_room(group, target, turn):
             group.no_target_before_ms = turn.now.monotonic_ms + self._settings.work_timeout_ms

@@ -454,3 +454,35 @@ def test_offsets_wait_for_a_transaction_coordinator_that_gives_no_answer(version
                 await groups.broker.environment.clock.sleep(0.001)
 
     run(story)
+
+
+@both_versions
+def test_offsets_of_a_topic_that_is_deleted_during_their_admission_are_refused(
+    version: int,
+) -> None:
+    """A topic that is created under the name later does not begin at them."""
+
+    async def story() -> None:
+        async with divided(new_world(), 0, groups=0) as brokers:
+            groups, coordinator = brokers
+            producer = RoutedClient(coordinator, [groups], groups, version)
+            assert await producer.init() is OK
+            if version == FIRST:
+                assert await producer.add_group() is OK
+            wire = Wire(groups)
+            wire.held["enlistments"] = asyncio.Event()
+            committing = asyncio.create_task(producer.commit_offset(4, adds=False))
+            await asyncio.sleep(0)
+            found = groups.broker.membership.metadata.state.topic_named(TOPIC)
+            assert found is not None
+            await groups.delete_topic(found.topic_id)
+            wire.held["enlistments"].set()
+            told = await committing
+            assert await producer.commit() is OK
+            await create(groups, TOPIC, groups)
+            await refreshed(*brokers)
+            while (offset := await committed_offset(groups)) < -1:
+                await groups.broker.environment.clock.sleep(0.001)
+            assert (told, offset) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+
+    run(story)

@@ -213,6 +213,25 @@ def test_a_member_that_subscribes_to_something_else_meanwhile_gets_nothing_of_th
 
 
 @pytest.mark.usefixtures("_large")
+def test_a_target_without_a_static_member_that_came_back_meanwhile_is_made_again(
+    world: ConsumerWorld,
+) -> None:
+    """The return of a static member begins no epoch. Its new id is not in the target."""
+    first, second = world.consumer("a", instance_id="i"), world.consumer("b")
+    world.settle(first, second)
+    world.is_working = False
+    second.leave()
+    first.beat()
+    first.go_away()
+    back = world.consumer("c", instance_id="i")
+    world.do_work()
+    world.is_working = True
+    world.settle(back)
+    assert back.has("t") == [0, 1, 2, 3]
+    assert world.consumer_group.state is ConsumerGroupState.STABLE
+
+
+@pytest.mark.usefixtures("_large")
 def test_a_target_for_an_earlier_group_is_dropped(world: ConsumerWorld) -> None:
     world.is_working = False
     world.consumer("a").leave()
