@@ -115,14 +115,6 @@ class GroupMachine:
         )
         self._classic_members = ClassicMembers(self._timers, self._consumers.membership)
         self._migration = Migration(settings, self._rebalancer, self._groups, self._consumers)
-        self._offset_requests = OffsetRequests(
-            settings,
-            self._groups,
-            self._consumers,
-            self._offsets,
-            self._rebalancer,
-            self._limits,
-        )
         self._removals = GroupRemovals(
             settings,
             self._timers,
@@ -133,6 +125,15 @@ class GroupMachine:
             self._rebalancer,
             is_deleted,
             self._measure,
+        )
+        self._offset_requests = OffsetRequests(
+            settings,
+            self._groups,
+            self._consumers,
+            self._offsets,
+            self._rebalancer,
+            self._limits,
+            self._removals,
         )
 
     @property

@@ -3,7 +3,8 @@ group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
 
 from tidelog.coordinator.decision import Token, Turn
 from tidelog.coordinator.group.commands import (
@@ -34,6 +35,8 @@ from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
 from tidelog.coordinator.group.state.states import GroupState
 from tidelog.protocol.error_codes import ErrorCode
 
+IsGone: TypeAlias = Callable[[str, CommittedOffset], bool]
+"""Whether an offset, committed under a topic's name, is of a deleted topic."""
 SINK_PROGRESS_TOPIC = "__consumer_offsets"
 """An offset in this topic is an exactly-once sink's progress (H7), which never expires.
 
@@ -181,13 +184,20 @@ def _committed(
     )
 
 
-def fetch_offsets(fetch: FetchOffsets, offsets: CommittedOffsets) -> OffsetsReply:
+def fetch_offsets(
+    fetch: FetchOffsets, offsets: CommittedOffsets, is_gone: IsGone | None
+) -> OffsetsReply:
     """A group's committed offsets; a group that does not exist has none.
+
+    `is_gone`: whether an offset is of a deleted topic and about to be removed; None if no such
+    offset is left.
 
     A request for all stable offsets also gets partitions with only pending ones. Otherwise the
     client would overlook a partition's first commit.
     """
     found = offsets.of_group(fetch.group_id)
+    if is_gone is not None:
+        found = _without_gone(found, is_gone)
     unstable = frozenset(offsets.pending_places(fetch.group_id) if fetch.require_stable else ())
     topics: dict[str, dict[int, CommittedOffset | None]]
     if fetch.topics is None:
@@ -204,6 +214,18 @@ def fetch_offsets(fetch: FetchOffsets, offsets: CommittedOffsets) -> OffsetsRepl
             for topic, numbers in fetch.topics.items()
         }
     return OffsetsReply(ErrorCode.NONE, topics, unstable)
+
+
+def _without_gone(
+    found: Mapping[str, Mapping[int, CommittedOffset]], is_gone: IsGone
+) -> Mapping[str, Mapping[int, CommittedOffset]]:
+    kept = {
+        topic: {
+            number: committed for number, committed in each.items() if not is_gone(topic, committed)
+        }
+        for topic, each in found.items()
+    }
+    return {topic: each for topic, each in kept.items() if each}
 
 
 def delete_offsets(

@@ -25,6 +25,7 @@ from tidelog.coordinator.group.requests.group_offsets import (
     transactional_commit_error,
 )
 from tidelog.coordinator.group.requests.limits import GroupLimits
+from tidelog.coordinator.group.requests.removals import GroupRemovals
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.state.classic_group import ClassicGroup
 from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets
@@ -42,6 +43,7 @@ class OffsetRequests:
         offsets: CommittedOffsets,
         rebalancer: Rebalancer,
         limits: GroupLimits,
+        removals: GroupRemovals,
     ) -> None:
         self._settings = settings
         self._classic = classic
@@ -49,6 +51,7 @@ class OffsetRequests:
         self._offsets = offsets
         self._rebalancer = rebalancer
         self._limits = limits
+        self._removals = removals
 
     def commit(
         self, commit: CommitOffsets | CommitTransactionalOffsets, token: Token, turn: GroupTurn
@@ -92,7 +95,7 @@ class OffsetRequests:
         error = ErrorCode.NONE if group is None else consumer_fetch_error(group, fetch)
         if error is not ErrorCode.NONE:
             return OffsetsReply(error, {})
-        return fetch_offsets(fetch, self._offsets)
+        return fetch_offsets(fetch, self._offsets, self._removals.is_gone)
 
     def delete(self, delete: DeleteOffsets, token: Token, turn: GroupTurn) -> None:
         """Delete offsets that no member needs."""

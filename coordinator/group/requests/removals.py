@@ -24,7 +24,7 @@ from tidelog.coordinator.group.requests.classic_rebalance import (
     TimerKind,
 )
 from tidelog.coordinator.group.requests.consumer_groups import ConsumerGroups, is_empty
-from tidelog.coordinator.group.requests.group_offsets import expired_offsets
+from tidelog.coordinator.group.requests.group_offsets import IsGone, expired_offsets
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.state.classic_group import ClassicGroup
 from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets
@@ -139,6 +139,11 @@ class GroupRemovals:
             self._forgets_deleted = False
         else:
             self._timers.set(_FORGET, turn.now.monotonic_ms + self._settings.pause_ms)
+
+    @property
+    def is_gone(self) -> IsGone | None:
+        """Whether an offset of a deleted topic has yet to be removed; None if none has."""
+        return self._is_gone if self._forgetting or self._forgets_deleted else None
 
     def _is_gone(self, topic: str, committed: CommittedOffset) -> bool:
         ids = self._forgetting.get(topic)

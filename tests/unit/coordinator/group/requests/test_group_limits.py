@@ -10,7 +10,14 @@ import pytest
 from tests.unit.coordinator.group.consumer_world import ConsumerWorld
 from tests.unit.coordinator.group.group_world import GROUP, NEW, OLD, GroupWorld
 from tidelog.coordinator.budget import Budget
-from tidelog.coordinator.group.commands import DeleteGroup, DeleteReply, ErrorReply, ForgetTopics
+from tidelog.coordinator.group.commands import (
+    DeleteGroup,
+    DeleteReply,
+    ErrorReply,
+    FetchOffsets,
+    ForgetTopics,
+    OffsetsReply,
+)
 from tidelog.coordinator.group.records.log_records import OffsetRemoved
 from tidelog.coordinator.group.records.subscription import SupportedProtocol
 from tidelog.coordinator.group.requests.limits import GroupBudgets
@@ -365,6 +372,25 @@ def test_offsets_in_deleted_topics_go_in_parts() -> None:
     removed = [each for each in world.log[begun:] if isinstance(each, OffsetRemoved)]
     assert len(removed) == 24
     assert world.committed("t", "g24") == 7
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_offsets_in_deleted_topics_are_not_told_before_their_turn_to_go(is_loaded: bool) -> None:
+    """A topic that has the name by then does not begin at them."""
+    world = GroupWorld(GroupSettings(removals_max=10))
+    for number in range(25):
+        world.commit(1, group_id=f"g{number}", topic_id=OLD)
+        world.commit(2, group_id=f"g{number}", topic="u", topic_id=NEW)
+    if is_loaded:
+        world.deleted.add(("t", OLD))
+        world.restart()
+    else:
+        world.ask(ForgetTopics({"t": {OLD}}), ErrorReply)
+    for number in range(25):
+        group_id = f"g{number}"
+        assert (world.committed("t", group_id), world.committed("u", group_id)) == (None, 2)
+        told = world.ask(FetchOffsets(group_id, None, False), OffsetsReply)
+        assert list(told.topics) == ["u"]
 
 
 def test_groups_are_swept_in_parts() -> None:
