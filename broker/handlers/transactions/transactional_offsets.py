@@ -99,7 +99,7 @@ async def _commit(
     gone = [
         (each.topic, each.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         for each in offsets
-        if each not in left
+        if not _exists(state, each)
     ]
     if not left:
         return PartitionErrors(ErrorCode.NONE, gone)
