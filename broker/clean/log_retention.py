@@ -103,6 +103,9 @@ class LogRetention:
         for log in (partition.log for partition in partitions):
             if log.table_next:
                 table = await table_up_to(self._tables, log.partition, log.table_next)
+        if table is not None and self._planned(topic_id, partitions, table):
+            # Another broker may have compacted a log since: the present table tells its size.
+            table = await self._tables.refresh(topic_id)
         held = [p for p in partitions if self._partitions.get(p.log.partition) is p]
         if not held:
             return
@@ -113,12 +116,25 @@ class LogRetention:
     async def _move_log_starts(
         self, topic_id: TopicId, partitions: Sequence[Partition], table: TableState | None
     ) -> None:
+        moving = [
+            self._appender.delete_records(partition, log_start)
+            for partition, log_start in self._planned(topic_id, partitions, table)
+        ]
+        if moving:
+            await all_results(moving)
+            self._crash_points.hit(CrashPoint.LOG_START_MOVED)
+            self._metrics.log_starts_moved += len(moving)
+
+    def _planned(
+        self, topic_id: TopicId, partitions: Sequence[Partition], table: TableState | None
+    ) -> list[tuple[Partition, Offset]]:
+        """The partitions whose log starts move, and where to, by this table."""
         config = self._topic_config(topic_id)
         if "delete" not in config.items_of("cleanup.policy"):
-            return
+            return []
         policy = RetentionPolicy(config.integer("retention.ms"), config.integer("retention.bytes"))
         now_ms = self._clock.time_ms()
-        moving = []
+        planned = []
         for partition in partitions:
             log = partition.log
             if table is not None and ends_below(table, log):
@@ -128,11 +144,8 @@ class LogRetention:
                 runs_of(log, table), policy, log.log_start, log.last_stable_offset, now_ms
             )
             if log_start > log.log_start:
-                moving.append(self._appender.delete_records(partition, Offset(log_start)))
-        if moving:
-            await all_results(moving)
-            self._crash_points.hit(CrashPoint.LOG_START_MOVED)
-            self._metrics.log_starts_moved += len(moving)
+                planned.append((partition, Offset(log_start)))
+        return planned
 
     async def _remove_segments(self, topic_id: TopicId, partitions: Sequence[Partition]) -> None:
         """Remove segments below the log starts, also those that DeleteRecords moved."""

@@ -90,10 +90,13 @@ class RecoveredPartitions:
                 self._stopped.append((partition, fault))
 
     async def _table(self, topic_id: TopicId) -> TableState:
-        """The topic's present table. Other brokers may have led and rolled these partitions."""
-        if self._tables.get(topic_id) is None:
-            return await self._tables.open(topic_id)
-        return await self._tables.refresh_or_reopen(topic_id)
+        """The topic's present table. Other brokers may have led and rolled these partitions.
+
+        They may have committed since the beginning of an opening that is under way.
+        """
+        if self._tables.may_be_old(topic_id):
+            return await self._tables.refresh_or_reopen(topic_id)
+        return await self._tables.open(topic_id)
 
     async def load_ages(self) -> None:
         """Let each partition wait since the put of its oldest object."""

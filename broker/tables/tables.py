@@ -118,6 +118,11 @@ class Tables:
         self._entries.move_to_end(topic_id)
         return entry.log.state
 
+    def may_be_old(self, topic_id: TopicId) -> bool:
+        """Whether the topic's table is open or being opened: it may lack other brokers' commits."""
+        entry = self._entries.get(topic_id)
+        return entry is not None and (entry.log is not None or entry.lock.locked())
+
     async def open(self, topic_id: TopicId) -> TableState:
         """The topic's table, read from the store if it is not open. The caller must not change it.
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.unit.broker.clean.test_retention_beside_moves import LateListings
 from tests.unit.broker.one_broker import batch, run, until
 from tests.unit.broker.ownership.test_several_brokers import (
     epoch_of,
@@ -190,5 +191,46 @@ def test_a_refused_commit_is_judged_by_the_present_table_even_after_a_new_openin
             await waiting
             assert giver.broker.topic_tables.roller.metrics.refusals == 1
             assert giver.broker.health.faults() == []
+
+    run(story)
+
+
+def test_a_table_that_was_being_opened_when_the_partition_came_is_read_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The receiver opens the table while the giver commits for the last time. What it has read
+    lacks records that the partition's log counts as rolled, and nothing is lost."""
+    store = MemoryStore(SystemClock())
+    here = world(store)
+
+    async def story() -> None:
+        late = LateListings(store)
+        async with here.broker(1) as giver:
+            here.store = late
+            async with here.broker(2) as receiver:
+                topic_id = await shared_topic(giver, giver, receiver)
+                await giver.produce(batch(b"0"))
+                await flush(giver)
+                late.is_late = True
+                tables = receiver.broker.topic_tables.tables
+                opening = asyncio.create_task(tables.open(topic_id))
+                await until(lambda: late.waiting)
+                late.is_late = False
+                await giver.produce(batch(b"1"))
+                await flush(giver)
+                await giver.produce(batch(b"2"))
+                await giver.broker.writes.checkpointer.checkpoint()
+                place = TopicPartition(topic_id, 0)
+                await giver.broker.ownership.giving.give({place: epoch_of(receiver)})
+                await receiver.broker.membership.metadata.refresh()
+                # The recovery waits for the opening.
+                await until(lambda: tables._entries[topic_id].lock._waiters)
+                late.answer()
+                await opening
+                await until_served(receiver, topic_id, 0)
+                await flush(receiver)
+                assert await offsets(store, topic_id) == [0, 1, 2]
+                assert receiver.broker.health.faults() == []
+                assert [each for each in caplog.records if each.levelname == "ERROR"] == []
 
     run(story)
