@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from tidelog.broker.dispatch.request_parts import Division, cut, join
+from tidelog.broker.dispatch.request_parts import Division, Part, cut, join
 from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.protocol.message import Request, Response
 from tidelog.protocol.wire import ELEMENTS_MAX, STEP_ELEMENTS
@@ -76,16 +76,18 @@ class LongRequests:
 
         A part starts when the previous one has started; the first error ends all.
         """
-        parts: list[asyncio.Future[Response | None]] = []
+        parts: list[Part] = []
+        served: list[asyncio.Future[Response | None]] = []
         try:
             for number, part in enumerate(cut(division, request)):
                 if number:
                     await self._turns.next()
                 if number >= PARTS_IN_FLIGHT_MAX:
-                    await parts[number - PARTS_IN_FLIGHT_MAX]
-                parts.append(asyncio.ensure_future(serve(part)))
-            answers = [await each for each in parts]
+                    await served[number - PARTS_IN_FLIGHT_MAX]
+                parts.append(part)
+                served.append(asyncio.ensure_future(serve(part.request)))
+            answers = [await each for each in served]
         finally:
-            for each in parts:
+            for each in served:
                 each.cancel()
-        return join(division, answers)
+        return join(division, parts, answers)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from tidelog.protocol.api import ApiKey, OwnApiKey
 from tidelog.protocol.message import Request, Response
@@ -82,16 +82,36 @@ def _count(node: Any, path: Path) -> int:
     return sum([_count(each, path[1:]) for each in entries])
 
 
-def cut(division: Division, request: Request[Response]) -> Iterator[Request[Response]]:
-    """The parts, in order, each of them a complete request."""
+class Part(NamedTuple):
+    """A part of a request, which is a complete request."""
+
+    request: Request[Response]
+    continues: int
+    """The number of structures that the part before has begun, around this part's first entry."""
+
+
+def cut(division: Division, request: Request[Response]) -> Iterator[Part]:
+    """The parts, in order."""
     part: list[_Entry] = []
+    continues = 0
     for entry in _entries(request, division.entries):
-        part.append(entry)
         if len(part) == division.part_entries:
-            yield _with(request, division.entries, part)
+            yield Part(_with(request, division.entries, part), continues)
+            continues = _shared(part[-1], entry)
             part = []
+        part.append(entry)
     if part:
-        yield _with(request, division.entries, part)
+        yield Part(_with(request, division.entries, part), continues)
+
+
+def _shared(one: _Entry, other: _Entry) -> int:
+    """The number of structures that contain both entries."""
+    count = 0
+    for ours, theirs in zip(one[:-1], other[:-1], strict=True):
+        if ours is not theirs:
+            break
+        count += 1
+    return count
 
 
 def _entries(node: Any, path: Path) -> Iterator[_Entry]:
@@ -122,23 +142,30 @@ def _with(node: Any, path: Path, entries: Sequence[_Entry]) -> Any:
     return found
 
 
-def join(division: Division, answers: Sequence[Response | None]) -> Response | None:
-    """The answer to the whole request; the first part's answer with a top-level error, if any."""
-    known = [each for each in answers if each is not None]
-    for each in known:
-        if getattr(each, "error_code", 0):
-            return each
+def join(
+    division: Division, parts: Sequence[Part], answers: Sequence[Response | None]
+) -> Response | None:
+    """The answer to the whole request; the first part's answer with a top-level error, if any.
+
+    Two structures become one only where the request's structure was cut: a request may name the
+    same thing twice, and its sender counts the answers.
+    """
+    known = [pair for pair in zip(parts, answers, strict=True) if pair[1] is not None]
+    for _, answer in known:
+        if getattr(answer, "error_code", 0):
+            return answer
     if not known:
         return None
-    for each in known[1:]:
-        _append(known[0], each, division.answers)
-    return known[0]
+    (_, joined), *rest = known
+    for part, answer in rest:
+        _append(joined, answer, division.answers, part.continues)
+    return joined
 
 
-def _append(node: Any, other: Any, path: Path) -> None:
+def _append(node: Any, other: Any, path: Path, continues: int) -> None:
     entries, more = getattr(node, path[0]), getattr(other, path[0])
-    if len(path) > 1 and entries and more and _is_same(entries[-1], more[0], path[1]):
-        _append(entries[-1], more[0], path[1:])
+    if continues and entries and more and _is_same(entries[-1], more[0], path[1]):
+        _append(entries[-1], more[0], path[1:], continues - 1)
         more = more[1:]
     entries.extend(more)
 

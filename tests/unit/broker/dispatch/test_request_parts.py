@@ -23,6 +23,15 @@ from tidelog.protocol.schemas.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from tidelog.protocol.schemas.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 DELETE = DIVISIONS[ApiKey.OFFSET_DELETE]
 
@@ -69,6 +78,33 @@ def deleted(request: OffsetDeleteRequest, error_code: int = 0) -> OffsetDeleteRe
     )
 
 
+def marking(numbers: range) -> WritableTxnMarker:
+    topic = WritableTxnMarkerTopic(name="t", partition_indexes=list(numbers))
+    return WritableTxnMarker(producer_id=5, producer_epoch=0, topics=[topic])
+
+
+def marked(request: Any) -> WriteTxnMarkersResponse:
+    """One answer for each partition."""
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(partition_index=each)
+                            for each in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
 @pytest.mark.parametrize("key", sorted(DIVISIONS))
 def test_a_division_names_fields_of_request_and_response(key: int) -> None:
     division = DIVISIONS[key]
@@ -92,7 +128,7 @@ def test_the_parts_of_a_request_are_the_request(key: int, seed: int) -> None:
     message: Message = random_message(request_type(key), request_type(key).VERSIONS[-1], seed, 6)
     path = DIVISIONS[key].entries
     division = Division(path, DIVISIONS[key].answers, 3)
-    parts = list(cut(division, message))  # type: ignore[arg-type]
+    parts = [part.request for part in cut(division, message)]  # type: ignore[arg-type]
     assert [each for part in parts for each in entries(part, path)] == entries(message, path)
     assert all(len(entries(part, path)) == 3 for part in parts[:-1])
     assert is_long(division, message) == (len(entries(message, path)) > 3)  # type: ignore[arg-type]
@@ -107,19 +143,30 @@ def test_a_topic_that_was_cut_is_answered_as_one_topic() -> None:
     request = deleting(("a", range(300)), ("b", range(1)), ("c", range(200)))
     parts = list(cut(DELETE, request))
     assert len(parts) == 4
-    assert join(DELETE, [deleted(part) for part in parts]) == deleted(request)  # type: ignore[arg-type]
+    answers = [deleted(part.request) for part in parts]  # type: ignore[arg-type]
+    assert join(DELETE, parts, answers) == deleted(request)
+
+
+def test_two_markers_of_a_producer_have_an_answer_each() -> None:
+    """A coordinator sends the markers of a transaction's partitions in several items, and counts
+    the answers."""
+    division = DIVISIONS[ApiKey.WRITE_TXN_MARKERS]
+    request = WriteTxnMarkersRequest(markers=[marking(range(128)), marking(range(128, 130))])
+    parts = list(cut(division, request))
+    answers = [marked(part.request) for part in parts]
+    assert join(division, parts, answers) == marked(request)
 
 
 def test_an_error_of_all_is_the_answer() -> None:
     request = deleting(("a", range(300)))
-    answers = [
-        deleted(part, code) for part, code in zip(cut(DELETE, request), (0, 69, 0), strict=True)
-    ]  # type: ignore[arg-type]
-    assert join(DELETE, answers) is answers[1]
+    parts = list(cut(DELETE, request))
+    answers = [deleted(part.request, code) for part, code in zip(parts, (0, 69, 0), strict=True)]  # type: ignore[arg-type]
+    assert join(DELETE, parts, answers) is answers[1]
 
 
 def test_a_request_without_an_answer_has_none() -> None:
-    assert join(DELETE, [None, None]) is None
+    parts = list(cut(DELETE, deleting(("a", range(200)))))
+    assert join(DELETE, parts, [None, None]) is None
 
 
 def test_a_request_of_the_usual_length_is_not_cut() -> None:
