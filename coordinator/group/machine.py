@@ -311,6 +311,8 @@ class GroupMachine:
             error = ErrorCode.INVALID_SESSION_TIMEOUT
         elif (limit := self._limits.join(join, group, consumer_group)) is not None:
             error = turn.refuse(limit)
+        elif self._removals.is_deleting(join.group_id, turn.now):
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         elif consumer_group is not None and not is_empty(consumer_group):
             self._classic_members.join(consumer_group, join, token, turn)
             return
@@ -382,13 +384,16 @@ class GroupMachine:
     def _find_or_open(
         self, heartbeat: ConsumerHeartbeat, turn: GroupTurn
     ) -> MembershipRefusal | None:
-        """Find or create the group that a member joins.
+        """Find or create the group that a member joins, unless it is being deleted.
 
         A classic group becomes a consumer group; one with members only if the migration policy
         allows it.
         """
         group_id = heartbeat.group_id
         group = self._groups.get(group_id)
+        if heartbeat.member_epoch == JOIN_EPOCH and self._removals.is_deleting(group_id, turn.now):
+            message = f"Group {group_id} is being deleted."
+            return MembershipRefusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
         if group_id in self._consumers:
             return None
         is_occupied = group is not None and group.state is not GroupState.EMPTY

@@ -55,7 +55,8 @@ class GroupSettings:
     regex_lookup_interval_ms: int = 1_000
     """The interval between look-ups of the topics that a group's expressions match."""
     work_timeout_ms: int = 30_000
-    """Slow work without a result is requested again after this."""
+    """Slow work without a result is requested again after this. A deletion of a group that does not
+    go on for this time is given up."""
     id_length_max: int = 1024
     """The length of a group, member or instance id, in characters."""
     member_bytes_max: int = 1024 * 1024

@@ -69,6 +69,9 @@ class GroupRemovals:
         """Deleted topics whose offsets are being removed: ids by name."""
         self._forgets_deleted = False
         """Whether offsets of topics that were deleted before the load are still being removed."""
+        self._deleting: dict[str, int] = {}
+        """Groups that have lost offsets to a deletion, with the time at which it counts as given
+        up."""
 
     def begin(self, turn: GroupTurn) -> None:
         """Begin after a load: sweep in time, and forget the topics that are deleted already."""
@@ -162,7 +165,11 @@ class GroupRemovals:
         self._measure(group.group_id)
 
     def delete(self, group_id: str, turn: GroupTurn) -> DeleteReply:
-        """Delete a group; one with many offsets loses some of these first."""
+        """Delete a group; one with many offsets loses some of these first.
+
+        Until the deletion goes on, or is given up, no member may join.
+        """
+        self._deleting.pop(group_id, None)
         group = self._classic.get(group_id)
         consumer_group = self._consumers.get(group_id)
         if group is None and consumer_group is None:
@@ -175,9 +182,21 @@ class GroupRemovals:
         removals = list(islice(self._offsets.removals(group_id), removals_max + 1))
         turn.records.extend(removals[:removals_max])
         if len(removals) > removals_max:
+            self._deleting[group_id] = turn.now.monotonic_ms + self._settings.work_timeout_ms
             return DeleteReply(ErrorCode.NONE, is_done=False)
         if group is not None:
             self.remove(group, turn)
         if consumer_group is not None:
             turn.records.extend(consumer_group.removals())
         return DeleteReply(ErrorCode.NONE)
+
+    def is_deleting(self, group_id: str, now: Now) -> bool:
+        """Whether a deletion of the group has begun and not ended.
+
+        A new member would keep the group, which has lost offsets.
+        """
+        until_ms = self._deleting.get(group_id)
+        if until_ms is not None and now.monotonic_ms >= until_ms:
+            del self._deleting[group_id]
+            return False
+        return until_ms is not None

@@ -350,13 +350,40 @@ def test_a_group_with_many_offsets_is_deleted_in_parts() -> None:
     assert GROUP not in world.machine.groups
 
 
-def test_a_group_with_a_join_meanwhile_is_not_deleted() -> None:
+def test_a_member_that_joins_meanwhile_waits_for_the_end_of_the_deletion() -> None:
+    """Otherwise the group would stay, without some of its offsets."""
+    world = _in_deletion()
+    assert world.joined(world.join()).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert [delete(world).is_done for _ in range(2)] == [False, True]
+    assert world.is_parked(world.join())
+    assert [world.committed(f"t{number}") for number in range(25)] == [None] * 25
+
+
+def test_a_consumer_that_joins_meanwhile_waits_for_the_end_of_the_deletion() -> None:
+    world = ConsumerWorld(GroupSettings(removals_max=10))
+    _begin_deletion(world)
+    assert world.enter("m").error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert [delete(world).is_done for _ in range(2)] == [False, True]
+    assert world.enter("m").error is NONE
+
+
+def test_a_deletion_that_was_given_up_keeps_no_member_out() -> None:
+    world = _in_deletion()
+    world.advance(world.settings.work_timeout_ms)
+    assert world.is_parked(world.join())
+    assert delete(world).error is ErrorCode.NON_EMPTY_GROUP
+
+
+def _in_deletion() -> GroupWorld:
     world = GroupWorld(GroupSettings(removals_max=10))
+    _begin_deletion(world)
+    return world
+
+
+def _begin_deletion(world: GroupWorld) -> None:
     for number in range(25):
         world.commit(1, topic=f"t{number}")
     assert not delete(world).is_done
-    world.join()
-    assert delete(world).error is ErrorCode.NON_EMPTY_GROUP
 
 
 def test_offsets_in_deleted_topics_go_in_parts() -> None:
