@@ -35,6 +35,8 @@ from tidelog.protocol.error_codes import ErrorCode
 
 _SWEEP = Timer(TimerKind.SWEEP)
 _FORGET = Timer(TimerKind.FORGET)
+_WAIT_MS = 1_000
+"""The pause while removals wait for open transactions."""
 
 
 class GroupRemovals:
@@ -137,11 +139,13 @@ class GroupRemovals:
         )
         removals = list(islice(gone, self._settings.removals_max))
         turn.records.extend(removals)
-        if len(removals) < self._settings.removals_max:
+        if len(removals) == self._settings.removals_max:
+            self._timers.set(_FORGET, turn.now.monotonic_ms + self._settings.pause_ms)
+        elif self._offsets.is_removal_waiting(self._is_gone):
+            self._timers.set(_FORGET, turn.now.monotonic_ms + _WAIT_MS)
+        else:
             self._forgetting.clear()
             self._forgets_deleted = False
-        else:
-            self._timers.set(_FORGET, turn.now.monotonic_ms + self._settings.pause_ms)
 
     @property
     def is_gone(self) -> IsGone | None:

@@ -26,6 +26,8 @@ _Live: TypeAlias = OffsetStored | OffsetPending
 
 _NOTHING: Mapping[str, Mapping[int, CommittedOffset]] = {}
 _NO_OFFSETS: Mapping[int, CommittedOffset] = {}
+_NO_PRODUCERS: Mapping[int, CommittedOffset | None] = {}
+_NO_PENDING: Mapping[Place, Mapping[int, CommittedOffset | None]] = {}
 
 
 class CommittedOffsets:
@@ -172,21 +174,37 @@ class CommittedOffsets:
     ) -> Iterator[OffsetRemoved]:
         """The records that remove those offsets of a group for which `is_gone` holds.
 
-        They cover some topics, or all, and pending offsets too.
+        They cover some topics, or all, and pending offsets too. A record removes all offsets of a
+        partition. So it waits while an open transaction has one there that is to stay.
         """
-        found = self.of_group(group_id)
+        found, waiting = self.of_group(group_id), self._pending.get(group_id, _NO_PENDING)
         for topic in found if topics is None else topics:
             for partition, committed in found.get(topic, _NO_OFFSETS).items():
-                if is_gone(topic, committed):
+                pending = waiting.get((topic, partition), _NO_PRODUCERS)
+                if is_gone(topic, committed) and not _has_other(topic, pending, is_gone):
                     yield OffsetRemoved(group_id, topic, partition)
-        for (topic, partition), pending in self._pending.get(group_id, {}).items():
+        for (topic, partition), pending in waiting.items():
             if topics is not None and topic not in topics:
                 continue
             committed_now = found.get(topic, _NO_OFFSETS).get(partition)
             if committed_now is not None and is_gone(topic, committed_now):
                 continue  # its removal covers the pending one
-            if any(each is not None and is_gone(topic, each) for each in pending.values()):
+            is_any = any(each is not None and is_gone(topic, each) for each in pending.values())
+            if is_any and not _has_other(topic, pending, is_gone):
                 yield OffsetRemoved(group_id, topic, partition)
+
+    def is_removal_waiting(self, is_gone: Callable[[str, CommittedOffset], bool]) -> bool:
+        """Whether `removals_where` leaves out an offset of any group for now."""
+        for group_id, places in self._pending.items():
+            found = self.of_group(group_id)
+            for (topic, partition), pending in places.items():
+                committed = found.get(topic, _NO_OFFSETS).get(partition)
+                offsets = [each for each in (committed, *pending.values()) if each is not None]
+                if any(is_gone(topic, each) for each in offsets) and _has_other(
+                    topic, pending, is_gone
+                ):
+                    return True
+        return False
 
     def expired(
         self,
@@ -258,6 +276,15 @@ class CommittedOffsets:
         del held[group_id, place]
         if not held:
             del self._producers[producer_id]
+
+
+def _has_other(
+    topic: str,
+    pending: Mapping[int, CommittedOffset | None],
+    is_gone: Callable[[str, CommittedOffset], bool],
+) -> bool:
+    """Whether a pending offset is to stay."""
+    return any(each is not None and not is_gone(topic, each) for each in pending.values())
 
 
 def _offsets_of(

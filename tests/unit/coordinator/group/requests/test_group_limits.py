@@ -420,6 +420,31 @@ def test_offsets_in_deleted_topics_are_not_told_before_their_turn_to_go(is_loade
         assert list(told.topics) == ["u"]
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_removal_spares_the_new_topics_offset_of_an_open_transaction(
+    is_committed: bool, commits: bool
+) -> None:
+    """The removal of a deleted topic's offset would take it with it."""
+    world = GroupWorld(GroupSettings(removals_max=10))
+    for number in range(25):
+        world.commit(1, group_id=f"g{number}", topic_id=OLD)
+    if is_committed:
+        world.commit(5, topic_id=OLD)
+    else:
+        world.commit_in_transaction(5, producer_id=1, topic_id=OLD)
+    world.ask(ForgetTopics({"t": {OLD}}), ErrorReply)
+    assert world.commit_in_transaction(7, producer_id=2, topic_id=NEW) is NONE
+    world.advance(1000)
+    world.end_transaction(2, commit=commits)
+    world.end_transaction(1, commit=True)
+    for _ in range(2):
+        assert world.committed() == (7 if commits else None)
+        world.advance(1000)
+    world.restart()
+    assert world.committed() == (7 if commits else None)
+
+
 def test_groups_are_swept_in_parts() -> None:
     world = GroupWorld(GroupSettings(sweep_groups_max=10, removals_max=7))
     for number in range(25):
