@@ -35,6 +35,8 @@ from tidelog.coordinator.group.state.consumer_group import ConsumerGroup
 from tidelog.coordinator.group.state.states import GroupState
 from tidelog.protocol.error_codes import ErrorCode
 
+_TIME_MS_MAX = 2**63 - 1
+"""The latest time that a record can hold."""
 IsGone: TypeAlias = Callable[[str, CommittedOffset], bool]
 """Whether an offset, committed under a topic's name, is of a deleted topic."""
 SINK_PROGRESS_TOPIC = "__consumer_offsets"
@@ -133,7 +135,9 @@ def commit_offsets(
 ) -> None:
     """Store the offsets of an allowed commit, except those with too much metadata."""
     now_ms = turn.now.time_ms
-    expires_ms = NO_TIMESTAMP if commit.retention_ms is None else now_ms + commit.retention_ms
+    expires_ms = NO_TIMESTAMP
+    if commit.retention_ms is not None:
+        expires_ms = min(now_ms + commit.retention_ms, _TIME_MS_MAX)
     results = []
     for each in commit.offsets:
         error = _metadata_error(each, settings)

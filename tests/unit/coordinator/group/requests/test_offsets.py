@@ -406,6 +406,14 @@ def test_topics_deleted_without_a_coordinator_are_forgotten_at_the_load() -> Non
     assert (world.committed("t"), world.committed("t", partition=2)) == (None, 9)
 
 
+def test_a_retention_without_end_has_none() -> None:
+    world = GroupWorld()
+    world.commit(5, retention_ms=2**63 - 1, version=4)
+    world.restart()
+    world.advance(30 * DAY_MS)
+    assert world.committed() == 5
+
+
 # Restart.
 
 
