@@ -302,13 +302,18 @@ class PartitionLog:
 
         A marker whose ordinal already has a marker is a late duplicate and changes nothing (H1). A
         marker without an ordinal follows Kafka's rules. Raises AppendRefused: 52 for an older
-        coordinator, 47 for an older producer epoch, 48 for a transaction after the open one.
+        coordinator, 47 for an older producer epoch, 48 for a transaction after the open one, 87
+        without a producer.
         """
         state = self._producers.get(producer_id) or ProducerState.unknown(producer_id)
         attempt = MarkerAttempt(
             state, producer_epoch, coordinator_epoch, ordinal, transaction_version
         )
         refuse_marker_if_invalid(attempt)
+        if producer_id < 0 or producer_epoch < 0:
+            # No image could hold the producer, so no checkpoint could be written any more.
+            why = f"a marker names producer {producer_id}, epoch {producer_epoch}; not appended"
+            raise AppendRefused(INVALID_RECORD, why)
         if attempt.is_late_duplicate:
             return AppendedBatch(NO_OFFSET, NO_OFFSET, True, ordinal, NO_TIMESTAMP)
         if ordinal == NO_ORDINAL and state.has_open_transaction:

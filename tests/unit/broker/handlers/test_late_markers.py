@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.broker.handlers.transactional_topic import serving
 from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
+from tests.unit.broker.sink_world import world
 from tests.unit.broker.transactional_client import (
     FIRST,
     GROUP,
@@ -13,6 +14,7 @@ from tests.unit.broker.transactional_client import (
     TransactionalClient,
     ask,
     committed_offset,
+    read,
 )
 from tidelog.broker.handlers.transactions.markers import write_txn_markers
 from tidelog.broker.handlers.transactions.transactions import init_producer_id
@@ -198,5 +200,26 @@ def test_until_its_markers_are_written_a_transaction_holds_up_its_producer_and_n
             assert await producer.commit() is OK
             assert await stable_offset(broker) == 2
             assert (await broker.offsets(-1, 1, committed=True)).offset == 5
+
+    run(story)
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (-2, 0), (5, -1)])
+def test_a_marker_of_no_producer_is_refused_and_the_partition_is_served(
+    producer_id: int, epoch: int
+) -> None:
+    """A checkpoint could not hold such a producer."""
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            await one.produce(batch(b"x"))
+            nobody = TransactionalClient(one)
+            nobody.producer_id, nobody.epoch = producer_id, epoch
+            assert await mark(one, nobody, TOPIC) == [ErrorCode.INVALID_RECORD]
+            assert await read(one) == [b"x"]
+        async with here.broker() as one:
+            assert await read(one) == [b"x"]
 
     run(story)
