@@ -20,7 +20,8 @@ A transaction enlists partitions by name, and a topic may be deleted meanwhile. 
 settled only by this broker's own view, read from the log after the decision. An older view may lack
 a topic that the transaction has data in, and so may the view of a broker that answers
 UNKNOWN_TOPIC_OR_PARTITION (`tests/models/routing.py`). If another topic has the name now, its
-partition gets a marker of a transaction that it does not know, which ends nothing there.
+partition gets a marker of a transaction that it does not know, which ends nothing there. The view
+has the topic that got the data: a leader names its topic when it asks for the enlistment.
 """
 
 from __future__ import annotations

@@ -166,7 +166,8 @@ class Admissions:
         self, peer: Epoch, wanted: Wanted, partitions: Sequence[Partition]
     ) -> Mapping[Partition, Admission]:
         enlisted = frozenset(map(_enlisted, partitions))
-        asked = Enlistment(wanted.transactional_id, wanted.identity, wanted.adds, enlisted)
+        ids = {each.topic_name: each.log.partition.topic_id for each in partitions}
+        asked = Enlistment(wanted.transactional_id, wanted.identity, wanted.adds, enlisted, ids)
         try:
             codes, ordinal = await self._peers.enlist(peer, asked)
         except PeerUnreachable as error:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from tidelog.client.errors import check
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.coordinator.transaction.transaction import EnlistedPartition
+from tidelog.identifiers import TopicId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.errors import MalformedMessage
 from tidelog.protocol.schemas.transactions import (
@@ -27,6 +28,8 @@ class Enlistment(NamedTuple):
     identity: Identity
     adds: bool
     partitions: frozenset[EnlistedPartition]
+    topic_ids: Mapping[str, TopicId]
+    """The topics that the leader means by these names."""
 
 
 class Enlisted(NamedTuple):
@@ -58,7 +61,9 @@ class EnlistmentForm:
                     producer_epoch=item.identity.epoch,
                     verify_only=not item.adds,
                     topics=[
-                        AddPartitionsToTxnTopic(name=name, partitions=numbers)
+                        AddPartitionsToTxnTopic(
+                            name=name, partitions=numbers, topic_id=item.topic_ids[name]
+                        )
                         for name, numbers in by_topic(item.partitions).items()
                     ],
                 )

@@ -14,6 +14,11 @@ Prepare. A partition that admitted a batch existed when the coordinator verified
 before Prepare: that view has it. An answer UNKNOWN_TOPIC_OR_PARTITION of another broker settles
 nothing, since that broker's view may be behind.
 
+A leader that does not know of the deletion writes the marker into the old topic and acknowledges
+it. So the coordinator verifies a batch only by a view in which the name is that of the leader's
+topic, and a marker names the topic that its sender means. Then the view of a missing topic need not
+be newer than Prepare. That rule stays for leaders of earlier releases, which name no topic.
+
 In every state: durable entries of the coordinator know the open transaction of each live partition,
 so it will end; markers agree with the decision; no record follows its transaction's marker; a
 commit that was acknowledged has its record, unless the topic was deleted. From every state the
@@ -51,9 +56,9 @@ class Limits(NamedTuple):
 
 WIDE = Limits(transactions=3, batches=4, fences=2, moves=3, deletions=2, creations=2)
 
-STALE_VIEW = "a marker is settled by a view from before Prepare"
 REMOTE_UNKNOWN = "a marker is settled by another broker's answer"
 NEVER_SETTLED = "the marker of a deleted topic is never settled"
+BY_NAME = "a batch is verified by the topic's name alone"
 NO_REFRESH = "a refused marker goes to the same broker again"
 EARLY_MARKERS = "markers leave before Prepare is durable"
 EARLY_ACKNOWLEDGEMENT = "a marker is acknowledged before it is durable"
@@ -63,9 +68,9 @@ NO_ENDED = "a leader forgets ended transactions when the partition moves"
 ANY_ORDINAL = "a marker ends the open transaction whichever it names"
 
 VARIANTS = {
-    STALE_VIEW: Limits(fences=0, moves=0),
     REMOTE_UNKNOWN: Limits(fences=0, moves=0),
     NEVER_SETTLED: Limits(fences=0, moves=0, creations=0),
+    BY_NAME: Limits(fences=0, moves=0),
     NO_REFRESH: Limits(fences=0, deletions=0),
     EARLY_MARKERS: Limits(moves=0, deletions=0),
     EARLY_ACKNOWLEDGEMENT: Limits(moves=0, deletions=0),
@@ -118,6 +123,7 @@ class Marker(NamedTuple):
     ordinal: int
     outcome: str
     to: int
+    topic: int
 
 
 class Verification(NamedTuple):
@@ -223,7 +229,9 @@ def metadata_steps(world: World, limits: Limits) -> Steps:
     other = world._replace(moves=world.moves + 1)
     if world.moves < limits.moves:
         if not world.tail:
-            moved = other._replace(settled=frozenset(), is_fresh=False)
+            # The receiver coordinates when it has read the move.
+            views = changed(world.views, 1 - now.coordinator, len(world.versions))
+            moved = other._replace(settled=frozenset(), is_fresh=False, views=views)
             yield (
                 "the coordinator moves",
                 entered(now._replace(coordinator=1 - now.coordinator), moved),
@@ -321,7 +329,8 @@ def verification_steps(world: World, variant: str) -> Steps:
         sources = [world.memory if variant == EARLY_VERIFICATION else world.durable[-1]]
         if variant == NO_LEASE:
             sources.append(world.zombie)
-        for known in sources:
+        is_known = world.view(world.now.coordinator).topic == world.now.topic
+        for known in sources if is_known or variant == BY_NAME else ():
             answer = Verification(world.guard, known.ordinal)
             if known.state == ONGOING and answer not in world.verifications:
                 answers = world.verifications | {answer}
@@ -348,9 +357,10 @@ def marker_steps(world: World, variant: str) -> Steps:
     if is_due and memory.ordinal not in world.settled:
         yield from settle_steps(world, view, variant)
         to = world.versions[0].leader if variant == NO_REFRESH else view.leader
-        marker = Marker(known.ordinal, known.outcome, to)
-        if view.topic is not None and marker not in world.markers:
-            yield f"{marker} is sent", world._replace(markers=world.markers | {marker})
+        if view.topic is not None:
+            marker = Marker(known.ordinal, known.outcome, to, view.topic)
+            if marker not in world.markers:
+                yield f"{marker} is sent", world._replace(markers=world.markers | {marker})
     for marker in world.markers:
         yield from arrival_steps(world, marker, variant)
     if is_due and memory.ordinal in world.settled:
@@ -370,8 +380,7 @@ def settle_steps(world: World, view: Version, variant: str) -> Steps:
     if not world.is_fresh:
         newest = changed(world.views, world.now.coordinator, len(world.versions) - 1)
         yield "the coordinator refreshes its view", world._replace(views=newest, is_fresh=True)
-    is_proved = world.is_fresh or variant == STALE_VIEW
-    if view.topic is None and is_proved and variant != NEVER_SETTLED:
+    if view.topic is None and world.is_fresh and variant != NEVER_SETTLED:
         yield "there is no such topic", after
     if ordinal in world.unknown and variant == REMOTE_UNKNOWN:
         yield "another broker knows no such topic", after
@@ -386,7 +395,12 @@ def arrival_steps(world: World, marker: Marker, variant: str) -> Steps:
     # A giver knows at once that it no longer leads the partition. A receiver learns it when it has
     # opened the partition.
     leads = topic is not None and marker.to == world.now.leader and view.topic == topic
-    if topic is None or not leads:
+    if marker.topic != topic and (view.topic, view.leader) == (marker.topic, marker.to):
+        memory = world.memory
+        if (memory.state, memory.ordinal) == (PREPARED, marker.ordinal):
+            settled = world._replace(settled=world.settled | {marker.ordinal})
+            yield f"{marker} is acknowledged in the deleted topic", settled
+    if topic is None or not leads or marker.topic != topic:
         return
     entries = world.logs[topic].all
     ordinal = marker.ordinal

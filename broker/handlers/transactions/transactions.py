@@ -59,6 +59,7 @@ from tidelog.protocol.schemas.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from tidelog.protocol.wire import NULL_UUID
 from tidelog.records.batch import NO_PRODUCER_EPOCH
 
 logger = logging.getLogger(__name__)
@@ -199,16 +200,27 @@ def _enlist(
         for topic in transaction.topics
         for number in topic.partitions
     )
-    if _unknown(broker, partitions):
+    if _unknown(broker, transaction):
         return _enlist_later(broker, transaction, partitions, client_version)
     return _enlist_known(broker, transaction, partitions, client_version)
 
 
 def _unknown(
-    broker: TransactionServices, partitions: frozenset[EnlistedPartition]
+    broker: TransactionServices, transaction: AddPartitionsToTxnTransaction
 ) -> set[EnlistedPartition]:
+    """The partitions that this broker does not know, or knows as those of another topic.
+
+    The markers go by the coordinator's view: it must have the topic that gets the data.
+    """
     state = broker.metadata.state
-    return {each for each in partitions if not state.has_partition(*each)}
+    unknown = set()
+    for topic in transaction.topics:
+        found = state.topic_named(topic.name)
+        is_meant = found is not None and topic.topic_id in (NULL_UUID, found.topic_id)
+        for number in topic.partitions:
+            if not is_meant or not state.has_partition(topic.name, number):
+                unknown.add(EnlistedPartition(topic.name, number))
+    return unknown
 
 
 async def _enlist_later(
@@ -219,7 +231,7 @@ async def _enlist_later(
 ) -> _Enlisted:
     """Enlist when the metadata log was read: another broker may have created the partitions."""
     await broker.renewal.renewed()
-    unknown = _unknown(broker, partitions)
+    unknown = _unknown(broker, transaction)
     if not unknown:
         return await _enlist_known(broker, transaction, partitions, client_version)
     return _Enlisted(

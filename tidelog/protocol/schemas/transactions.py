@@ -52,10 +52,11 @@ class InitProducerIdResponse(Response, api_key=22, versions=(0, 6), flexible=2):
 
 
 class AddPartitionsToTxnTopic(Struct):
-    """The partitions of one topic."""
+    """The partitions of one topic; Tidelog's leaders also tell the topic's id."""
 
     name: str = string()
     partitions: list[int] = array(int32)
+    topic_id: UUID = uuid(tag=OWN_TAGS_FROM)
 
 
 class AddPartitionsToTxnTransaction(Struct):

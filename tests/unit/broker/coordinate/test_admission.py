@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -24,7 +25,7 @@ from tidelog.coordinator.transaction.commands import (
     VerifyReply,
 )
 from tidelog.coordinator.transaction.transaction import EnlistedPartition
-from tidelog.identifiers import Epoch, ProducerEpoch, ProducerId
+from tidelog.identifiers import Epoch, ProducerEpoch, ProducerId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -32,11 +33,14 @@ ELSEWHERE = ErrorCode.NOT_COORDINATOR
 FIRST, SECOND = 0, 2
 
 
+TOPIC_ID = UUID(int=7)
+
+
 class _Partition:
     """The parts of a partition that the admission uses."""
 
     topic_name = "t"
-    log = SimpleNamespace(partition=SimpleNamespace(partition=3))
+    log = SimpleNamespace(partition=TopicPartition(TOPIC_ID, 3))
 
 
 PARTITION: Any = _Partition()
@@ -158,6 +162,7 @@ def test_another_broker_is_asked_to_verify_or_to_add(version: int) -> None:
     ((peer, asked),) = others.asked
     assert (peer, asked.adds) == (5, version == SECOND)
     assert asked.partitions == {EnlistedPartition("t", 3)}
+    assert asked.topic_ids == {"t": TOPIC_ID}
     assert here.asked == []
 
 

@@ -33,11 +33,14 @@ from tidelog.protocol.schemas.transactions import (
 )
 
 P, Q, R = EnlistedPartition("t", 0), EnlistedPartition("t", 4), EnlistedPartition("u", 1)
-ENLISTMENT = Enlistment("x", Identity(ProducerId(5), ProducerEpoch(2)), True, frozenset({P, Q, R}))
+IDS = {"t": UUID(int=7), "u": UUID(int=8)}
+ENLISTMENT = Enlistment(
+    "x", Identity(ProducerId(5), ProducerEpoch(2)), True, frozenset({P, Q, R}), IDS
+)
 MARKERS = RemoteMarkers(
     Markers("x", ProducerId(5), ProducerEpoch(2), 1, True, 9, 2, frozenset({P, Q, R})),
     frozenset({P, R}),
-    {"t": UUID(int=7), "u": UUID(int=8)},
+    IDS,
 )
 
 
@@ -83,9 +86,9 @@ def test_an_enlistment_goes_and_comes_back_with_the_ordinal(adds: bool) -> None:
     (transaction,) = decode(AddPartitionsToTxnRequest, encoded, 5).transactions
     assert transaction.verify_only == (not adds)
     assert (transaction.producer_id, transaction.producer_epoch) == (5, 2)
-    assert [(each.name, each.partitions) for each in transaction.topics] == [
-        ("t", [0, 4]),
-        ("u", [1]),
+    assert [(each.name, each.partitions, each.topic_id) for each in transaction.topics] == [
+        ("t", [0, 4], UUID(int=7)),
+        ("u", [1], UUID(int=8)),
     ]
     response = AddPartitionsToTxnResponse(results_by_transaction=[added((P, 0), (Q, 120), (R, 0))])
     encoded = b"".join(map(bytes, encode(response, 5)))

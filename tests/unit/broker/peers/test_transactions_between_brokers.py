@@ -354,6 +354,33 @@ def test_a_sink_commits_over_brokers() -> None:
     run(story)
 
 
+@both_versions
+@pytest.mark.parametrize("coordinator", [0, 2])
+def test_a_marker_in_a_deleted_topic_does_not_count_for_the_new_topic_of_its_name(
+    version: int, coordinator: int
+) -> None:
+    """Broker 0 leads the old topic and does not know that it was deleted, nor does the coordinator.
+    The transaction has its data in the new topic, at broker 1."""
+
+    async def story() -> None:
+        async with divided(new_world(), 0, coordinator=coordinator, brokers=3) as brokers:
+            leader = brokers[1]
+            Wire(leader).cut.add("hints")
+            old = leader.broker.membership.state().topic_named(TOPIC)
+            assert old is not None
+            producer = RoutedClient(brokers[coordinator], [leader], leader, version)
+            assert await producer.init() is OK
+            await leader.delete_topic(old.topic_id)
+            await create(leader, TOPIC, leader)
+            assert await producer.send(b"x") is OK
+            assert await producer.commit() is OK
+            async with asyncio.timeout(10):
+                await until_stable(leader, 0, 2)
+            assert await read(leader) == [b"x"]
+
+    run(story)
+
+
 def test_a_coordinator_learns_of_a_new_topic_when_a_leader_asks() -> None:
     """Hints get lost."""
 
