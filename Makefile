@@ -23,7 +23,6 @@ SEEDS ?= 200
 FIRST ?= 1
 DURATION ?= 120
 FLIPS ?= 40
-MINUTES ?= 60
 RECORDS ?= inf
 RATE ?= 630
 HOURS ?= 3
@@ -146,7 +145,7 @@ damage: venv ## Each damage on each kind of object, at many places: docs/DAMAGE.
 
 .PHONY: growth
 growth: venv ## What a bucket on a filesystem holds while a producer writes: make growth MINUTES=60 RECORDS=250
-	@$(PY) -m benchmarks.broker.growth --minutes $(MINUTES) --rate $(RECORDS)
+	@$(PY) -m benchmarks.broker.growth --minutes $(or $(MINUTES),60) --rate $(RECORDS)
 
 .PHONY: growth-virtual
 growth-virtual: venv ## The same in virtual time: make growth-virtual RATE=630 HOURS=3 SCALE=1
