@@ -126,7 +126,8 @@ def store_error(
         return _absent(answer, key, bucket, operation, condition)
     if answer.status == 412 and condition is not None:
         return PreconditionFailed(key, _broken_condition(condition))
-    if answer.status in _PASSING_STATUSES or answer.code in _PASSING_CODES:
+    is_refusal = answer.status < 500
+    if answer.status in _PASSING_STATUSES or (is_refusal and answer.code in _PASSING_CODES):
         return StoreNotApplied(key, f"{operation.value} was put off by the store ({answer})")
     if answer.status == 501:
         return StoreMisconfigured(key, f"the store cannot do this {operation.value} ({answer})")

@@ -106,6 +106,9 @@ ANY = [None, CREATE, MATCH]
         (ANY, answer(200), StoreMisconfigured, "without an ETag"),
         (ANY, error(500, "InternalError"), StoreOutcomeUnknown, "may or may not be applied"),
         (ANY, error(503, "SlowDown"), StoreOutcomeUnknown, "SlowDown"),
+        # MinIO gives a lock that it waited too long for this code and status.
+        (ANY, error(503, "RequestTimeout"), StoreOutcomeUnknown, "RequestTimeout"),
+        (ANY, error(503, "TooManyRequests"), StoreOutcomeUnknown, "TooManyRequests"),
         (ANY, answer(502, b"<html>proxy</html>"), StoreOutcomeUnknown, "502"),
         (ANY, answer(504), StoreOutcomeUnknown, "504"),
         (ANY, Break(), StoreOutcomeUnknown, "may or may not be applied"),
