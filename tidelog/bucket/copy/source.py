@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from tidelog.bucket.copy.ends import Ends, Instant
@@ -13,7 +14,9 @@ from tidelog.bucket.object_keys import STAGED_FOLDER, StateObject, parse_key
 from tidelog.bucket.reachability import Anchor, named_handovers, needed_incarnations
 from tidelog.bucket.views.reading import TABLES_AT_ONCE_MAX, BucketAccess
 from tidelog.concurrency import all_results, read_all
+from tidelog.coordinator.cluster.log.leases import read_durable_end
 from tidelog.coordinator.cluster.records.topics import Topic
+from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
 from tidelog.coordinator.snapshot_format import STATE_PREFIX
 from tidelog.errors import MissingObject, Refused
 from tidelog.identifiers import Incarnation, Slot
@@ -145,7 +148,8 @@ class CopySource:
             present = [key for key, exists in zip(keys, found, strict=True) if exists]
             instant = ends.instant(present, looked_ms, looks)
             if instant is not None:
-                await read_all(lambda each: self._prove(*each), instant.ends.items(), self._wals)
+                prove = partial(self._prove, instant.ends)
+                await read_all(prove, instant.state.brokers.values(), self._wals)
                 return instant
             seconds = clock.monotonic() - began
             if seconds > patience_seconds:
@@ -178,9 +182,14 @@ class CopySource:
             return False
         return True
 
-    async def _prove(self, owner: Incarnation, end: Slot) -> None:
-        """Check that no confirmed slot is missing at an end (C10)."""
-        if await proved_end(self._store, owner, end, end) <= end:
+    async def _prove(self, ends: Mapping[Incarnation, Slot], info: BrokerInfo) -> None:
+        """Check that no confirmed slot is missing at an end (C10).
+
+        The lease alone proves the last slot: no later one tells of it.
+        """
+        owner, end = info.incarnation, ends[info.incarnation]
+        told = await read_durable_end(self._store, info)
+        if await proved_end(self._store, owner, end, told) <= end:
             return
         key = wal_key(owner, end)
         if await self._exists(key):

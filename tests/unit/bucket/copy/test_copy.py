@@ -27,12 +27,14 @@ from tidelog.bucket.views.bucket import Bucket
 from tidelog.client.transactions.producer import TransactionalProducer
 from tidelog.client.transactions.settings import TransactionalProducerSettings, TransactionVersion
 from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.log.leases import read_lease
 from tidelog.coordinator.cluster.log.prefix import COPY_KEY, SNAPSHOT_PREFIX
 from tidelog.entropy import SeededEntropy
-from tidelog.errors import ForeignObjects, Refused
-from tidelog.identifiers import TopicId, TopicPartition
+from tidelog.errors import ForeignObjects, MissingObject, Refused
+from tidelog.identifiers import BrokerId, TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.wal.format.object_format import wal_position
 from tidelog.workers.offload import InlineOffload
 
 
@@ -306,6 +308,29 @@ def test_a_damaged_object_is_copied_as_it_is_and_named() -> None:
             report = await copier(here.store, store).run()
         assert list(report.faults) == [slot]
         assert bytes((await store.get(slot)).data) == b"nonsense"
+
+    run(story)
+
+
+def test_a_lost_last_slot_stops_the_copy_by_the_lease_of_its_writer() -> None:
+    async def story() -> None:
+        here, store = new_world(), new_store()
+        async with here.broker(1) as first:
+            await shared([first] * 3)
+            await first.produce(batch(b"acknowledged"), 0)
+            last = max([key for key in await keys_of(here.store) if key.startswith("wal/")])
+            position = wal_position(last)
+            assert position is not None
+            # No later slot proves the last one. The lease does.
+            await first.broker.membership.lease.renew()
+            lease = await read_lease(here.store, BrokerId(1))
+            assert lease is not None
+            assert lease.wal.durable_end > position.slot
+            await here.store.delete(last)
+            with pytest.raises(MissingObject, match="its writer had confirmed it") as raised:
+                await copier(here.store, store).run()
+            assert raised.value.key == last
+        assert not [key for key in await keys_of(store) if key.startswith(SNAPSHOT_PREFIX)]
 
     run(story)
 
