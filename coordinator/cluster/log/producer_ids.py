@@ -1,4 +1,9 @@
-"""Allocates producer ids from blocks that the metadata log assigns to one incarnation."""
+"""Allocates producer ids from blocks that the metadata log assigns to one incarnation.
+
+An operator may accept the loss of the log's end (`LogEndAccepted`). The lost entries may have given
+out blocks, whose ids partitions and coordinators remember. An entry gives out one block at most. So
+the next block begins behind all that the entries up to the lost end can have given out.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +67,15 @@ class ProducerIds:
         def build(state: ClusterState) -> tuple[ProducerIdsAllocated]:
             # The last call is the one whose record was appended.
             nonlocal allocated
-            first = state.next_producer_id
-            allocated = ProducerIdBlock(first, ProducerId(first + BLOCK_IDS))
-            return (ProducerIdsAllocated(first, BLOCK_IDS),)
+            begin = max(state.next_producer_id, _end_of_lost(state))
+            allocated = ProducerIdBlock(ProducerId(begin), ProducerId(begin + BLOCK_IDS))
+            free = state.next_producer_id
+            return (ProducerIdsAllocated(free, allocated.end - free),)
 
         await self._log.append(self._epoch, build)
         return allocated
+
+
+def _end_of_lost(state: ClusterState) -> int:
+    """The id behind all ids that lost entries can have given out; 0 if none is lost."""
+    return max([(each.last + 1) * BLOCK_IDS for each in state.lost_entries], default=0)

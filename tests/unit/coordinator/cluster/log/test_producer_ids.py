@@ -6,14 +6,20 @@ import asyncio
 
 import pytest
 
-from tests.unit.coordinator.cluster.world import World, simulate
+from tests.unit.coordinator.cluster.world import World, entry_key, simulate
 from tidelog.coordinator.cluster.log.producer_ids import (
     BLOCK_IDS,
     EMPTY_BLOCK,
     ProducerIdBlock,
     ProducerIds,
 )
-from tidelog.coordinator.cluster.records.records import ProducerIdsAllocated
+from tidelog.coordinator.cluster.records.records import (
+    EntryRange,
+    LogEndAccepted,
+    MetadataEntry,
+    ProducerIdsAllocated,
+    encode_entry,
+)
 from tidelog.errors import Fenced
 from tidelog.identifiers import ProducerId
 
@@ -60,5 +66,39 @@ def test_a_restarted_broker_goes_on_behind_its_old_block() -> None:
             if isinstance(record, ProducerIdsAllocated)
         ]
         assert [(each.first, each.count) for each in allocations] == [(0, 1000), (1000, 1000)]
+
+    simulate(story)
+
+
+def test_ids_that_lost_entries_gave_out_are_not_given_out_again() -> None:
+    async def story(world: World) -> None:
+        first = await world.broker(7, world.process("a", host="harbour"))
+        assert await ProducerIds(first.log, first.registered.incarnation).next() == 0
+        lost = first.log.state.sequence
+        first.process.kill()
+        world.remove(entry_key(lost))
+        accepted = MetadataEntry(
+            lost, b"w" * 16, 0, None, (LogEndAccepted(EntryRange(lost, lost)),), None
+        )
+        world.place(entry_key(lost), encode_entry(accepted))
+        second = await world.broker(7, world.process("b", host="harbour"))
+        ids = ProducerIds(second.log, second.registered.incarnation)
+        # Partitions remember producer 0: they would take a new one's batches for duplicates.
+        given = [await ids.next() for _ in range(BLOCK_IDS + 1)]
+        assert min(given) >= BLOCK_IDS
+        assert len(set(given)) == len(given)
+        # Each entry gives out one block at most. Only the first block leaves out ids.
+        allocations = [
+            record
+            for entry in world.entries()
+            for record in entry.records
+            if isinstance(record, ProducerIdsAllocated)
+        ]
+        end = (lost + 1) * BLOCK_IDS
+        assert [(each.first, each.count) for each in allocations] == [
+            (0, end + BLOCK_IDS),
+            (end + BLOCK_IDS, BLOCK_IDS),
+        ]
+        assert world.replayed().next_producer_id == end + 2 * BLOCK_IDS
 
     simulate(story)
