@@ -145,7 +145,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Checkpoint:
         """The beginning of the first batch."""
         if self._initial is None:
-            limits = self._watched().look()
+            # Spark has set the target by now. A beginning behind it would look like lost records.
+            limits = self._targeted(self._watched().look())
             self._initial = self._starting_progress(limits).checkpoint()
         self._is_first_batch = True
         return self._initial
@@ -253,7 +254,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         return self._watcher
 
-    def _starting_progress(self, limits: tuple[ReadableOffsets, ...]) -> StreamOffsets:
+    def _starting_progress(self, limits: Sequence[ReadableOffsets]) -> StreamOffsets:
         options, watcher = self._options, self._watched()
         bucket, view = watcher.session.bucket, watcher.view()
         assert options.starting is not None
@@ -265,7 +266,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         return progress_at(limits, offsets)
 
-    def _targeted(self, limits: tuple[ReadableOffsets, ...]) -> list[ReadableOffsets]:
+    def _targeted(self, limits: Sequence[ReadableOffsets]) -> list[ReadableOffsets]:
         target = self._target
         if target is None:
             return list(limits)

@@ -221,6 +221,27 @@ def test_available_now_reads_to_the_end_at_its_start_and_no_further(
     assert query.trigger() is None
 
 
+def test_available_now_begins_within_what_it_reads(spark_world: SparkWorld) -> None:
+    """Records, and a topic of the pattern, come between the end and the beginning of the query."""
+    spark_world.tell(topic_of(2))
+    query = Query(spark_world, startingOffsets="latest", subscribePattern="f.*")
+    query.reader.prepareForTriggerAvailableNow()
+
+    async def later(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.produce(batch(b"more"))
+        await broker.create_topic("fares")
+        await broker.produce(batch(b"fare"), topic="fares")
+
+    spark_world.tell(later)
+    assert query.trigger() == []
+    query.look()
+    assert query.trigger() is None
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    # Partitions come in the order of their topics' random ids.
+    assert sorted(query.trigger() or []) == [b"fare", b"more"]
+
+
 def test_small_batches_wait_for_more_until_they_are_overdue(spark_world: SparkWorld) -> None:
     spark_world.tell(topic_of(3))
     query = Query(spark_world, minOffsetsPerTrigger=2, maxTriggerDelay="10m")
