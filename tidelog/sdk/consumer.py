@@ -71,6 +71,8 @@ class Consumer:
         self._client = made(confluent_kafka.Consumer, configuration.passed)
         decodes = self._key is not None or self._value is not None
         self._fetched = FetchedMessages(self._decoded if decodes else None)
+        self._revoked_places: set[Place] = set()
+        """Of the messages that are being fetched."""
         self._consumed: dict[Place, Position] = {}
         """Of a group's member: positions behind the messages of earlier batches."""
         self._ends: dict[Place, int] = {}
@@ -278,11 +280,19 @@ class Consumer:
         while not self.has_fetched:
             first = self._client.poll(max(0.0, min(left, STEP_SECONDS)))
             if first is not None:
+                self._revoked_places.clear()
                 # Waiting for a full batch would delay the messages that are there.
-                self._hold([first, *self._client.consume(self._records_max - 1, 0)])
+                fetched = [first, *self._client.consume(self._records_max - 1, 0)]
+                self._hold(self._owned(fetched) if self._revoked_places else fetched)
             left = deadline - CLOCK.monotonic()
             if left <= 0:
                 return
+
+    def _owned(self, fetched: list[confluent_kafka.Message]) -> list[confluent_kafka.Message]:
+        """The messages without those of partitions that were revoked while they were fetched."""
+        owned = {(each.topic, each.partition) for each in self._client.assignment()}
+        gone = self._revoked_places - owned
+        return [each for each in fetched if place_of(each) not in gone]
 
     def _hold(self, fetched: list[confluent_kafka.Message]) -> None:
         """Keep messages, and the ends of partitions for `to_end`. Raises KafkaRequestError."""
@@ -384,6 +394,7 @@ class Consumer:
         self._note()
         for place in places:
             self._consumed.pop(place, None)
+        self._revoked_places |= places
         self._fetched.drop(places)
 
     def _note_end(self, place: Place, offset: int) -> None:

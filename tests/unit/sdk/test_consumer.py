@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import confluent_kafka
@@ -284,3 +285,49 @@ def test_a_consumer_without_a_group_needs_no_right_to_a_group() -> None:
             pytest.raises(KafkaRequestError, match="GROUP_AUTHORIZATION_FAILED"),
         ):
             member.poll(30)
+
+
+class Rebalanced:
+    """A client of librdkafka that serves a revocation together with the messages before it."""
+
+    def __init__(self) -> None:
+        self._assigned = [TopicPartition("flights", 0), TopicPartition("flights", 1)]
+        self._held = [
+            confluent_kafka.Message("flights", partition, offset, b"", b"%d" % partition)
+            for offset in range(2)
+            for partition in range(2)
+        ]
+
+    def subscribe(self, _: object, on_revoke: Callable[..., None], on_lost: object) -> None:
+        self._revoked = on_revoke
+
+    def poll(self, _: float) -> confluent_kafka.Message | None:
+        return self._held.pop(0) if self._held else None
+
+    def consume(self, _count: int, _timeout: float) -> list[confluent_kafka.Message]:
+        if self._held:
+            # As the real client, which gives the partition up once its callback has returned.
+            self._revoked(self, self._assigned[:1])
+            del self._assigned[0]
+        found, self._held = self._held, []
+        return found
+
+    def assignment(self) -> list[TopicPartition]:
+        return list(self._assigned)
+
+    def consumer_group_metadata(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+def test_messages_before_a_revocation_are_left_to_the_next_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a transaction of the next generation could commit offsets that another member has."""
+    monkeypatch.setattr("tidelog.sdk.consumer.made", lambda *_: Rebalanced())
+    with Consumer("absent:9092", "flights", "planes", enable_auto_commit=False) as consumer:
+        assert [(m.partition, m.offset) for m in consumer.batch(timeout=0.1)] == [(1, 0), (1, 1)]
+        offsets, _ = consumer.transaction_offsets()
+        assert [(each.partition, each.offset) for each in offsets] == [(1, 2)]
