@@ -214,15 +214,18 @@ class Consumer:
         self._seek(self._fetched.given_last())
 
     def seek_to_committed(self) -> None:
-        """Go on at the group's committed offsets, in partitions that have one.
+        """Go on at the group's committed offsets.
 
-        An open transaction's offsets are waited for. Raises RetriableError after `max.block.ms`.
+        In partitions without one the messages of the last call are given out again. An open
+        transaction's offsets are waited for. Raises RetriableError after `max.block.ms`.
         """
         if self.group is None:
             raise Refused("seek_to_committed: a consumer without a group has no offsets")
         self._note()
+        # If a `rewind` has failed or did not run, librdkafka's position is behind these messages.
+        given = self._fetched.given_last()
         # A partition that has given out nothing begins at its committed offset anyway.
-        wanted = [TopicPartition(*place) for place in self._consumed]
+        wanted = [TopicPartition(*place) for place in self._consumed | given]
         if not wanted:
             return
         found = repeated(
@@ -230,14 +233,18 @@ class Consumer:
             f"offsets of group {self.group}",
             self._block_ms_max,
         )
-        committed: dict[Place, Position] = {}
+        starts = dict(given)
         for each in found:
             if each.error is not None:
                 raise translated(each.error, f"offset of {each.topic}-{each.partition}")
-            place = (each.topic, each.partition)
-            if each.offset >= 0 and each.offset != self._consumed[place][0]:
-                committed[place] = (each.offset, each.leader_epoch)
-        self._seek(committed)
+            if each.offset >= 0:
+                starts[each.topic, each.partition] = (each.offset, each.leader_epoch)
+        elsewhere = {
+            place: at
+            for place, at in starts.items()
+            if place not in self._consumed or self._consumed[place][0] != at[0]
+        }
+        self._seek(elsewhere)
 
     def take_back(self) -> None:
         """The messages of the last call do not count as consumed: they were not processed."""

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 from tidelog.errors import Refused
 from tidelog.sdk.admin import Admin
 from tidelog.sdk.consumer import Consumer
-from tidelog.sdk.errors import KafkaRequestError
+from tidelog.sdk.errors import KafkaRequestError, RetriableError
 from tidelog.sdk.producer import Producer
 from tidelog.sdk.serializers import NotDeserializable
 from tidelog.testing.broker import Broker
@@ -331,3 +331,63 @@ def test_messages_before_a_revocation_are_left_to_the_next_owner(
         assert [(m.partition, m.offset) for m in consumer.batch(timeout=0.1)] == [(1, 0), (1, 1)]
         offsets, _ = consumer.transaction_offsets()
         assert [(each.partition, each.offset) for each in offsets] == [(1, 2)]
+
+
+class Unsought:
+    """A client of librdkafka whose first seeks are not answered in time."""
+
+    def __init__(self, committed: int, failures: int) -> None:
+        self._committed = committed
+        self._position = 0
+        self._failures = failures
+
+    def subscribe(self, _: object, on_revoke: object, on_lost: object) -> None:
+        return None
+
+    def poll(self, _: float) -> confluent_kafka.Message | None:
+        self._position += 1
+        return confluent_kafka.Message("flights", 0, self._position - 1, b"", b"")
+
+    def consume(self, _count: int, _timeout: float) -> list[confluent_kafka.Message]:
+        return []
+
+    def assignment(self) -> list[TopicPartition]:
+        return [TopicPartition("flights", 0)]
+
+    def committed(self, _wanted: object, _timeout: float) -> list[TopicPartition]:
+        return [TopicPartition("flights", 0, self._committed)]
+
+    def seek(self, wanted: TopicPartition) -> None:
+        self._failures -= 1
+        if self._failures >= 0:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        self._position = wanted.offset
+
+    def consumer_group_metadata(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("committed", [0, -1001])
+@pytest.mark.parametrize("failures", [0, 1])
+def test_messages_without_a_rewind_are_given_out_after_the_next_start(
+    monkeypatch: pytest.MonkeyPatch, committed: int, failures: int
+) -> None:
+    """Else the next transaction of `exactly_once` would commit offsets behind them.
+
+    Without a failure no rewind runs, as if the task was cancelled before it.
+    """
+    monkeypatch.setattr("tidelog.sdk.consumer.made", lambda *_: Unsought(committed, failures))
+    with Consumer(
+        "absent:9092", "flights", "planes", enable_auto_commit=False, max_block_ms=0
+    ) as consumer:
+        assert [message.offset for message in consumer.batch()] == [0]
+        if failures:
+            with pytest.raises(RetriableError):
+                consumer.rewind()
+        consumer.seek_to_committed()
+        assert [message.offset for message in consumer.batch()] == [0]
+        offsets, _ = consumer.transaction_offsets()
+        assert [each.offset for each in offsets] == [1]
