@@ -149,16 +149,14 @@ async def read(bucket: Bucket, topic: str, wanted: WantedRows) -> pa.Table:
 async def _snapshot(bucket: Bucket, topic: str, wanted: WantedRows) -> pa.Table:
     chosen = await bucket.partitions_of([topic])
     wanted.rows.check_partitions(topic, len(chosen))
-    view = await bucket.view_partitions(
-        each for each in chosen if wanted.rows.takes(each.partition)
-    )
+    taken = [each for each in chosen if wanted.rows.takes(each.partition)]
+    view = await bucket.view_partitions(taken)
 
     async def rows_of(partition: TopicPartition) -> list[pa.RecordBatch]:
         return [rows async for rows in _rows(bucket, view.partition(partition), wanted)]
 
-    found = await read_all(
-        rows_of, sorted(view.partitions), asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
-    )
+    # Also those that the view lacks: they are damaged, or deleted meanwhile.
+    found = await read_all(rows_of, taken, asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX))
     schema = pa.schema([TABLE_SCHEMA.field(name) for name in wanted.columns])
     return pa.Table.from_batches([rows for each in found for rows in each], schema)
 

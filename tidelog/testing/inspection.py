@@ -57,8 +57,9 @@ def inspect(store_url: str, topic: str) -> list[InspectedPartition]:
         store = open_reader(store_url, clock, entropy)
         offload = ThreadOffload(THREADS, "tidelog-inspection")
         try:
-            view = await Bucket.unread(store, clock, entropy, offload).view(topic)
-            return [_facts(view.partition(each)) for each in sorted(view.partitions)]
+            bucket = Bucket.unread(store, clock, entropy, offload)
+            view = await bucket.view(topic)
+            return [_facts(each) for each in view.of_topic(bucket.topic(topic).topic_id)]
         finally:
             offload.close()
             await store.close()

@@ -17,15 +17,16 @@ from confluent_kafka.admin import AdminClient
 from tests.unit.broker.one_broker import TOPIC, OneBroker, batch
 from tests.unit.bucket.bucket_world import roll_and_checkpoint, world
 from tidelog.bucket.views.bucket import Bucket
-from tidelog.bucket.views.reading import BucketView
+from tidelog.bucket.views.reading import BucketView, NoSuchTopic
 from tidelog.client.admin.flush import flush_topic
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
 from tidelog.entropy import SeededEntropy, SystemEntropy
-from tidelog.errors import MissingObject
+from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import TopicPartition
 from tidelog.network import SocketNetwork
 from tidelog.sdk import table as sdk_table
+from tidelog.sdk.admin import Admin
 from tidelog.sdk.messages import Message
 from tidelog.sdk.producer import Producer
 from tidelog.sdk.table import Selection, Table
@@ -292,3 +293,49 @@ def test_within_a_segment_only_row_groups_of_the_range_are_read(
             assert [row[1] for row in rows(table, **selection)] == [*range(20, 30)]
         with pytest.raises(Exception, match="corrupt"):
             rows(table)
+
+
+def test_a_partition_that_cannot_be_proved_right_is_an_error_and_not_left_out(
+    tmp_path: Path,
+) -> None:
+    with Broker(f"file://{tmp_path}") as broker:
+        topic = broker.topic()
+        broker.produce(topic, [b"0"])
+        flush(broker, topic)
+        for commit in tmp_path.glob("**/_delta_log/*.json"):
+            commit.write_bytes(b"damaged")
+        with pytest.raises(CorruptObject, match="_delta_log"):
+            Table(broker.store, topic).to_arrow()
+        with pytest.raises(CorruptObject, match="_delta_log"):
+            broker.inspect(topic)
+
+
+class Emptied(Bucket):
+    """A bucket whose topic is deleted before its partitions are read."""
+
+    happens: Callable[[], None]
+
+    async def partitions_of(self, topics: Iterable[str]) -> list[TopicPartition]:
+        found = await super().partitions_of(topics)
+        self.happens()
+        return found
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_an_error_and_not_empty(tmp_path: Path) -> None:
+    with Broker(f"file://{tmp_path}") as broker:
+        topic = broker.topic()
+        broker.produce(topic, [b"0"])
+
+        async def run() -> None:
+            clock, entropy = SystemClock(), SystemEntropy()
+            reader = open_reader(broker.store, clock, entropy)
+            bucket = Emptied.unread(reader, clock, entropy, InlineOffload())
+            assert isinstance(bucket, Emptied)
+            bucket.happens = lambda: Admin(broker.bootstrap).delete_topic(topic)
+            try:
+                await sdk_table.read(bucket, topic, sdk_table.checked({}))
+            finally:
+                await reader.close()
+
+        with pytest.raises(NoSuchTopic):
+            asyncio.run(run())
