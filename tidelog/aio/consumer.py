@@ -141,9 +141,10 @@ class Consumer:
         await self._asked(blocking.Consumer.rewind)
 
     async def seek_to_committed(self) -> None:
-        """Go on at the group's committed offsets, in partitions that have one.
+        """Go on at the group's committed offsets.
 
-        An open transaction's offsets are waited for. Raises RetriableError after `max.block.ms`.
+        In partitions without one the messages of the last call are given out again. An open
+        transaction's offsets are waited for. Raises RetriableError after `max.block.ms`.
         """
         await self._asked(blocking.Consumer.seek_to_committed)
 
