@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from tidelog.broker.handlers.error_responses import first_code
 from tidelog.broker.quotas.client_quotas import ClientQuotas
 from tidelog.broker.quotas.stopwatch import Stopwatch
 from tidelog.clock import Clock
 from tidelog.protocol.api import ApiKey, OwnApiKey
+from tidelog.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from tidelog.broker.dispatch.dispatcher import OpenedRequest
@@ -34,7 +36,7 @@ class Charge:
         raises it to the longest one.
         """
         opened = self._opened
-        if _is_between_brokers(opened):
+        if _is_between_brokers(opened) and not _is_refused(response):
             return 0
         context, now = opened.context, self._clock.monotonic()
         client = self._quotas.of(context.principal.name, context.client_id)
@@ -46,6 +48,12 @@ class Charge:
             if waits_ms and hasattr(response, "throttle_time_ms"):
                 response.throttle_time_ms = waits_ms
         return waits_ms
+
+
+def _is_refused(response: Any) -> bool:
+    """Whether the sender is no broker: it lacks the permission, or asked for nothing."""
+    code = None if response is None else first_code(response)
+    return code in (None, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def _is_between_brokers(opened: OpenedRequest) -> bool:

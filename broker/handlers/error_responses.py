@@ -257,6 +257,12 @@ def count_errors(response: Response, metrics: RequestMetrics) -> Generator[None,
             yield
 
 
+def first_code(response: Response) -> int | None:
+    """The first error code in a response; None if it has none. Lists that are made late have
+    none."""
+    return next(_codes(response), None)
+
+
 def _codes(struct: Struct) -> Iterator[int]:
     own, single, lists = _places(type(struct))
     if own:

@@ -327,6 +327,9 @@ class KafkaServer:
         """Serve re-authentications of a connection, and end its authentication in time."""
 
         def renewed(established: Established) -> None:
+            if connection not in self._sockets:
+                # It ended while its client authenticated.
+                return
             connection.renew(connection.client._replace(principal=established.principal))
             self._expire_in(connection, established.lifetime_ms)
 

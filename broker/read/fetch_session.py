@@ -170,7 +170,8 @@ class FetchSessions:
         """
         if plan.session is None or plan.incremental:
             return plan.session_id
-        del self._sessions[plan.session.session_id]
+        # It may have been evicted while the fetch waited.
+        self._sessions.pop(plan.session.session_id, None)
         return SESSIONLESS_ID
 
     def _create(self, asked: list[FetchTarget], by_id: bool, now: float) -> FetchSession | None:

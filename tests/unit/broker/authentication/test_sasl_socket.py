@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from socket import SO_LINGER, SOL_SOCKET
 from typing import Any
 
 import pytest
@@ -15,12 +17,15 @@ import scramp
 from tests.kept_secrets import keep, keep_verifier
 from tests.unit.broker.authentication.test_tls import until
 from tests.unit.broker.loopback import Client, Loopback, run, serving
+from tests.unit.broker.network.served import gauge
 from tidelog.broker.authentication.attempt import SaslTerms
 from tidelog.broker.authentication.mechanisms import ReadCredentials
 from tidelog.broker.authentication.sasl import sasl_terms
 from tidelog.broker.handlers.authentication import sasl_authenticate, sasl_handshake
 from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.network.connection import ServedConnection
 from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.broker.telemetry.metrics import CONNECTIONS
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.credentials import Credentials
 from tidelog.entropy import SeededEntropy
@@ -118,6 +123,19 @@ async def plain(client: Client, text: str = "\0alice\0wonderland") -> SaslAuthen
 
 async def principal(client: Client) -> str:
     return (await client.ask(DescribeClusterRequest(), DescribeClusterResponse, 0)).cluster_id
+
+
+def reset(client: Client) -> None:
+    """End a connection without the usual goodbye: the server hears of it at once."""
+    socket = client.writer.get_extra_info("socket")
+    socket.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+    client.writer.transport.abort()
+
+
+def served_connections() -> list[ServedConnection]:
+    """Those that anything still refers to."""
+    gc.collect()
+    return [each for each in gc.get_objects() if isinstance(each, ServedConnection)]
 
 
 def closings(broker: Loopback, reason: str) -> Callable[[], bool]:
@@ -399,6 +417,32 @@ def test_another_client_cannot_take_a_connection_over(mechanism: str, token: str
             assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
             assert why in (answer.error_message or "")
             assert await client.closed()
+
+    run(story())
+
+
+def test_a_renewal_that_ends_after_its_connection_leaves_nothing_behind() -> None:
+    async def story() -> None:
+        ready, reads = asyncio.Event(), [0]
+
+        async def slow_the_second_time() -> Credentials:
+            reads[0] += 1
+            if reads[0] > 1:
+                await ready.wait()
+            return CREDENTIALS
+
+        async with closed(slow_the_second_time, connections_max_reauth_ms=60_000) as broker:
+            client = await broker.connect()
+            assert (await plain(client)).error_code == 0
+            await handshake(client)
+            client.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wonderland"), 2)
+            await until(lambda: reads[0] == 2)
+            reset(client)
+            await until(lambda: gauge(broker, CONNECTIONS) == 0)
+            ready.set()
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not served_connections()
 
     run(story())
 

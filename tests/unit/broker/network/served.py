@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.unit.broker.loopback import Loopback
 from tidelog.broker.handlers.request_context import RequestContext
+from tidelog.broker.telemetry.metrics import REQUEST_BYTES_IN_FLIGHT
 from tidelog.protocol.schemas.cluster.metadata import DescribeClusterResponse
 from tidelog.protocol.schemas.fetch import (
     FetchablePartitionResponse,
@@ -37,9 +38,14 @@ def fetched(records: Any) -> FetchResponse:
 
 
 def held_bytes(broker: Loopback) -> float:
+    return gauge(broker, REQUEST_BYTES_IN_FLIGHT)
+
+
+def gauge(broker: Loopback, name: str) -> float:
+    """The value of a metric."""
     samples = {
         sample.name: sample.value
         for family in broker.metrics.registry.collect()
         for sample in family.samples
     }
-    return samples["tidelog_request_bytes_in_flight"]
+    return samples[name]

@@ -10,16 +10,25 @@ import pytest
 
 from tests.unit.broker.loopback import Client, Loopback, run, serving
 from tests.unit.broker.network.served import beat
+from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.client_quotas import DEFAULT_NAME, QuotaEntity
 from tidelog.protocol.api import ApiKey
+from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.message import Response
 from tidelog.protocol.schemas.groups import HeartbeatResponse
 from tidelog.protocol.schemas.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
+)
+from tidelog.protocol.schemas.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
 ANYONE = QuotaEntity(user=DEFAULT_NAME)
@@ -193,5 +202,45 @@ def test_the_time_of_requests_is_charged_and_the_answer_tells_the_wait() -> None
             # 120 percent seconds are used, and 100 are free. Without the bound the wait would be
             # two seconds.
             assert told.throttle_time_ms == 1000
+
+    run(main())
+
+
+MARKERS = WriteTxnMarkersRequest(
+    markers=[
+        WritableTxnMarker(topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])]),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_muted"),
+    [
+        (ErrorCode.NONE, False),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, False),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, True),
+        (None, True),
+    ],
+)
+def test_a_client_that_sends_requests_of_brokers_has_its_quota_as_always(
+    code: ErrorCode | None, is_muted: bool
+) -> None:
+    """Brokers have none. A client that is refused, or that asks for nothing, is no broker."""
+
+    async def main() -> None:
+        clock = Busy()
+
+        async def mark(_b: Any, request: Any, _c: RequestContext) -> Response | None:
+            clock.now += 1.2
+            if code is None:
+                return WriteTxnMarkersResponse()
+            return error_response(request, 1, code, "")
+
+        async with serving({ApiKey.WRITE_TXN_MARKERS: mark}, clock) as broker:
+            limit(broker, "request_percentage", 10.0)
+            client = await broker.connect()
+            request = WriteTxnMarkersRequest() if code is None else MARKERS
+            await client.ask(request, WriteTxnMarkersResponse, 1)
+            assert broker.quotas.metrics.connections == is_muted
 
     run(main())

@@ -104,3 +104,11 @@ def test_served_partitions_go_behind_the_other_partitions() -> None:
     session.serve_last([("flights", 0)])
     plan = cache.plan(100, 1, [], [], by_id=False, now=0)
     assert [t.key[1] for t in plan.targets] == [1, 2, 0]
+
+
+def test_a_new_session_that_gave_way_while_its_fetch_waited_may_be_throttled() -> None:
+    cache = sessions(slots_max=1)
+    waiting = cache.plan(0, INITIAL_EPOCH, [target(0)], [], by_id=False, now=0)
+    other = cache.plan(0, INITIAL_EPOCH, [target(1)], [], by_id=False, now=121)
+    assert cache.throttled(waiting) == 0
+    assert cache.plan(other.session_id, 1, [], [], by_id=False, now=122).incremental
