@@ -126,6 +126,8 @@ class SaslSocket(asyncio.BufferedProtocol):
         if len(self._waiting) > FRAMES_MAX:
             self._end("malformed", "the client does not wait for answers")
         elif self._waiting and self._work is None:
+            # At once: what follows the last message has to wait for memory, as all requests.
+            self._transport.pause_reading()
             self._work = asyncio.create_task(self._answer_all())
 
     def eof_received(self) -> bool:
@@ -151,7 +153,6 @@ class SaslSocket(asyncio.BufferedProtocol):
         """Answer the received requests. The socket reads nothing meanwhile."""
         transport = self._transport
         assert transport is not None
-        transport.pause_reading()
         try:
             while self._waiting:
                 established = await self._answer(transport, self._waiting.popleft())

@@ -17,21 +17,23 @@ import scramp
 from tests.kept_secrets import keep, keep_verifier
 from tests.unit.broker.authentication.test_tls import until
 from tests.unit.broker.loopback import Client, Loopback, run, serving
-from tests.unit.broker.network.served import gauge
+from tests.unit.broker.network.served import gauge, held_bytes
 from tidelog.broker.authentication.attempt import SaslTerms
 from tidelog.broker.authentication.mechanisms import ReadCredentials
 from tidelog.broker.authentication.sasl import sasl_terms
 from tidelog.broker.handlers.authentication import sasl_authenticate, sasl_handshake
 from tidelog.broker.handlers.request_context import RequestContext
 from tidelog.broker.network.connection import ServedConnection
+from tidelog.broker.network.sasl_socket import READ_BYTES_MAX
 from tidelog.broker.settings.settings import BrokerSettings
-from tidelog.broker.telemetry.metrics import CONNECTIONS
+from tidelog.broker.telemetry.metrics import CONNECTIONS, CONNECTIONS_WAITING
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.credentials import Credentials
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import InvalidConfiguration
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.headers import encode_request
 from tidelog.protocol.message import Response
 from tidelog.protocol.schemas.cluster.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.protocol.schemas.cluster.metadata import (
@@ -332,6 +334,30 @@ def test_requests_behind_the_last_message_are_served(loop: str) -> None:
             assert answer.error_code == 0
             _, served = await client.receive(DescribeClusterResponse, 0)
             assert served.cluster_id == "User:alice"
+
+    run(story(), loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_large_request_behind_the_last_message_waits_for_memory(loop: str) -> None:
+    async def story() -> None:
+        large = SaslAuthenticateRequest(auth_bytes=bytes(400_000))
+        frame = b"".join(map(bytes, encode_request(large, 2, 7, "test")))
+        async with closed(queued_max_request_bytes=300_000) as broker:
+            holder, client = await broker.connect(), await broker.connect()
+            await plain(holder)
+            holder.writer.write(frame[:10_000])
+            await until(lambda: held_bytes(broker) == len(frame))
+            await handshake(client)
+            client.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wonderland"), 2)
+            client.writer.write(frame)
+            await client.receive(SaslAuthenticateResponse, 2)
+            await until(lambda: gauge(broker, CONNECTIONS_WAITING) == 1)
+            assert held_bytes(broker) <= len(frame) + READ_BYTES_MAX
+            holder.writer.write(frame[10_000:])
+            for each in (holder, client):
+                _, answer = await each.receive(SaslAuthenticateResponse, 2)
+                assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
 
     run(story(), loop)
 
