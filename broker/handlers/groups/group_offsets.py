@@ -120,26 +120,45 @@ def offset_commit(
     """Store offsets of existing partitions; answered when durable."""
     broker.coordinators.groups.note_use(request.group_id, context.client_id)
     offsets = RequestedOffsets(broker.metadata.state, request.topics)
+    asked = _ask_to_commit(broker, request, context, offsets.existing)
     if offsets.are_known:
-        return _commit(broker, request, context, offsets)
-    return _commit_later(broker, request, context)
+        return _committed(offsets, asked)
+    return _commit_the_others(broker, request, context, offsets, asked)
 
 
-async def _commit_later(
-    broker: GroupServices, request: OffsetCommitRequest, context: RequestContext
-) -> OffsetCommitResponse:
-    """Commit when the view is renewed: another broker may have created the partitions."""
-    await broker.renewal.renewed()
-    offsets = RequestedOffsets(broker.metadata.state, request.topics)
-    return await _commit(broker, request, context, offsets)
-
-
-def _commit(
+async def _commit_the_others(
     broker: GroupServices,
     request: OffsetCommitRequest,
     context: RequestContext,
     offsets: RequestedOffsets,
-) -> Awaitable[OffsetCommitResponse]:
+    asked: Awaitable[Reply],
+) -> OffsetCommitResponse:
+    """Commit the others when the view is renewed: another broker may have created them.
+
+    The known ones are committed already, in the order of the connection's requests.
+    """
+    reply = await _commit_reply(asked)
+    await broker.renewal.renewed()
+    renewed = RequestedOffsets(broker.metadata.state, request.topics)
+    known = {(each.topic, each.partition) for each in offsets.existing}
+    new = [each for each in renewed.existing if (each.topic, each.partition) not in known]
+    if new and reply.error is ErrorCode.NONE:
+        second = await _commit_reply(_ask_to_commit(broker, request, context, new))
+        codes = _codes(second)
+        told = [
+            (each.topic, each.partition, codes.get((each.topic, each.partition), second.error))
+            for each in new
+        ]
+        reply = PartitionErrors(ErrorCode.NONE, [*reply.partitions, *told])
+    return _commit_response(renewed, reply)
+
+
+def _ask_to_commit(
+    broker: GroupServices,
+    request: OffsetCommitRequest,
+    context: RequestContext,
+    offsets: Sequence[OffsetToCommit],
+) -> Awaitable[Reply]:
     retention_ms = request.retention_time_ms
     command = CommitOffsets(
         group_id=request.group_id,
@@ -148,16 +167,23 @@ def _commit(
         instance_id=request.group_instance_id,
         retention_ms=None if retention_ms == NO_RETENTION else retention_ms,
         knows_missing_group=context.api_version >= MISSING_GROUP_FROM,
-        offsets=offsets.existing,
+        offsets=offsets,
     )
-    return _committed(offsets, ask(broker, request.group_id, command))
+    return ask(broker, request.group_id, command)
 
 
 async def _committed(offsets: RequestedOffsets, asked: Awaitable[Reply]) -> OffsetCommitResponse:
+    return _commit_response(offsets, await _commit_reply(asked))
+
+
+async def _commit_reply(asked: Awaitable[Reply]) -> PartitionErrors:
     try:
-        reply = await reply_of(PartitionErrors, asked)
+        return await reply_of(PartitionErrors, asked)
     except CoordinatorRefused as error:
-        reply = PartitionErrors(error.code)
+        return PartitionErrors(error.code)
+
+
+def _commit_response(offsets: RequestedOffsets, reply: PartitionErrors) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
