@@ -93,6 +93,9 @@ def completed(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work())
-    with ThreadPoolExecutor(1, "tidelog-work") as thread:
-        return thread.submit(lambda: asyncio.run(work())).result()
+        # The work comes behind this block: its errors would show this one as their context.
+        pass
+    else:
+        with ThreadPoolExecutor(1, "tidelog-work") as thread:
+            return thread.submit(lambda: asyncio.run(work())).result()
+    return asyncio.run(work())

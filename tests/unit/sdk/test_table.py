@@ -102,8 +102,9 @@ def test_wrong_selections_are_told(shared: Broker) -> None:
     ]:
         with pytest.raises(InvalidConfiguration, match=words):
             table.to_arrow(**selection)
-    with pytest.raises(NoSuchTopic, match="nothing"):
+    with pytest.raises(NoSuchTopic, match="nothing") as raised:
         Table(shared.store, "nothing").to_arrow()
+    assert raised.value.__context__ is None, "no other error is told beside this one"
 
 
 def test_a_missing_extra_is_named(shared: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

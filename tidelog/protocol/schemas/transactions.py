@@ -56,7 +56,7 @@ class AddPartitionsToTxnTopic(Struct):
 
     name: str = string()
     partitions: list[int] = array(int32)
-    topic_id: UUID = uuid(tag=OWN_TAGS_FROM)
+    topic_id: UUID = uuid("4+", tag=OWN_TAGS_FROM)
 
 
 class AddPartitionsToTxnTransaction(Struct):
