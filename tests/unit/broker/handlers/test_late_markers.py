@@ -215,9 +215,9 @@ def test_a_marker_of_no_producer_is_refused_and_the_partition_is_served(
         async with here.broker() as one:
             await one.create_topic()
             await one.produce(batch(b"x"))
-            nobody = TransactionalClient(one)
-            nobody.producer_id, nobody.epoch = producer_id, epoch
-            assert await mark(one, nobody, TOPIC) == [ErrorCode.INVALID_RECORD]
+            without_producer = TransactionalClient(one)
+            without_producer.producer_id, without_producer.epoch = producer_id, epoch
+            assert await mark(one, without_producer, TOPIC) == [ErrorCode.INVALID_RECORD]
             assert await read(one) == [b"x"]
         async with here.broker() as one:
             assert await read(one) == [b"x"]
