@@ -483,7 +483,9 @@ _CLUSTER: Final[Mapping[int, Permission]] = {
                 range(_TOPIC_STATES_FROM, VERSION_MAX),
                 names_refused=_name_undeleted,
             ),
-        )
+        ),
+        # The handler may find topics that this broker did not know.
+        by_handler=((DELETE, TOPIC),),
     ),
     ApiKey.CREATE_PARTITIONS: Permission(
         parts=(Parts(("topics",), ("results",), _each(ALTER, TOPIC, "name")),)

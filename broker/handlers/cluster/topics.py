@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+from tidelog.broker.authorization.access import Access
 from tidelog.broker.handlers.cluster.mutations import Mutations
+from tidelog.broker.handlers.cluster.visible_topics import may_delete
 from tidelog.broker.handlers.error_responses import error_response
 from tidelog.broker.handlers.metadata_change import ChangeFailed, change_metadata
 from tidelog.broker.handlers.request_context import RequestContext
@@ -64,6 +66,7 @@ REPLICAS = 1
 
 T = TypeVar("T")
 
+_FORBIDDEN = TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
 _TWICE = TopicRefused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
 
 
@@ -258,7 +261,7 @@ async def delete_topics(
     )
     times = await broker.turns.counted((each.name, each.topic_id) for each in asked)
     mutations = Mutations(broker, context, DELETION_THROTTLED_FROM)
-    deletions = _Deletions(broker, times, mutations)
+    deletions = _Deletions(broker, times, mutations, context.access)
     results: list[DeletableTopicResult] = []
     async for part in broker.turns.over(_parts(list(deletions.asked)), 1):
         results += await deletions.made(part)
@@ -273,10 +276,12 @@ class _Deletions:
         broker: ClusterServices,
         asked: Mapping[tuple[str | None, UUID], int],
         mutations: Mutations,
+        access: Access | None,
     ) -> None:
         """`asked`: the named names and ids, and how often each occurs."""
         self._broker = broker
         self._mutations = mutations
+        self._access = access
         self.asked = asked
         self._gone: frozenset[TopicId] = frozenset()
 
@@ -309,6 +314,9 @@ class _Deletions:
                 if topic_id in gone:
                     raise _TWICE
                 found_id, found_name = _topic_to_delete(state, name, topic_id)
+                if not may_delete(self._access, found_name):
+                    # The guard did not know the topic: another broker has just created it.
+                    raise _FORBIDDEN
                 if self.asked[name, topic_id] > 1 or found_id in gone:
                     raise _TWICE
                 self._mutations.permit(found_id, state.topics[found_id].partition_count)

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from tidelog.broker.authorization.access import Access, Need, Want, cluster
 from tidelog.broker.fairness.turns import SliceTurns
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.security.acl_codes import AclOperation, ResourceType
+from tidelog.security.acl_codes import CLUSTER_NAME, AclOperation, ResourceType
 
 SLICE_TOPICS: Final = 256
 """Topics that a slice of the event loop asks about."""
@@ -47,3 +47,14 @@ def may_create(access: Access | None, name: str) -> bool:
     create = AclOperation.CREATE
     need = Need.of(cluster(create, is_quiet=True), Want(create, ResourceType.TOPIC, name))
     return access.lacks((need,)) is ErrorCode.NONE
+
+
+def may_delete(access: Access | None, name: str) -> bool:
+    """Whether the client may delete a topic. An allowed deletion leaves no line in the audit log:
+    the guard has noted it."""
+    if access is None:
+        return True
+    delete = AclOperation.DELETE
+    return access.may(delete, ResourceType.CLUSTER, CLUSTER_NAME, is_quiet=True) or access.may(
+        delete, ResourceType.TOPIC, name
+    )

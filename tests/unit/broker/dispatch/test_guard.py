@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.broker.guarded import ADMIN, ALICE, HOST, GuardedBroker, codes, guarded_broker
 from tests.unit.broker.one_broker import batch, run, until
+from tests.unit.broker.peers.several import create, new_world, refreshed
 from tests.unit.coordinator.cluster.acls import rule
 from tidelog.broker.handlers.request_context import CloseConnection
 from tidelog.protocol.error_codes import ErrorCode
@@ -25,6 +26,7 @@ from tidelog.protocol.schemas.cluster.metadata import (
 from tidelog.protocol.schemas.cluster.topics import (
     CreatableTopic,
     CreateTopicsRequest,
+    DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicState,
 )
@@ -278,6 +280,35 @@ def test_a_deleted_topic_is_named_to_clients_that_may_describe_the_topic() -> No
             assert await delete(DeleteTopicState(name=OTHER)) == [(OTHER, 0)]
 
     run(main)
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_topic_that_the_broker_does_not_know_yet_is_not_deleted_without_permission(
+    by_id: bool,
+) -> None:
+    """The guard asks by the broker's view. The handler reads the metadata log to its end."""
+
+    async def story() -> None:
+        world = new_world()
+        async with world.broker(0) as knowing, world.broker(1) as lagging:
+            broker = GuardedBroker(lagging)
+            broker.allow(rule("DESCRIBE", OTHER))
+            knowing.broker.coordination.admissions._peers._hints.ask = lambda *_: None
+
+            async def delete() -> DeletableTopicResult:
+                topic_id = await create(knowing, OTHER, knowing)
+                assert topic_id not in lagging.broker.membership.metadata.state.topics
+                asked = DeleteTopicState(**{"topic_id": topic_id} if by_id else {"name": OTHER})
+                answer = await broker.ask(DeleteTopicsRequest(topics=[asked]), 6)
+                (result,) = answer.responses
+                return result
+
+            result = await delete()
+            assert (result.name, result.error_code) == (None if by_id else OTHER, REFUSED)
+            await refreshed(knowing)
+            assert knowing.broker.membership.metadata.state.topic_named(OTHER) is not None
+
+    run(story)
 
 
 def test_a_created_topics_settings_are_shown_to_clients_that_may_read_settings() -> None:
