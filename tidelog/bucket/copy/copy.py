@@ -188,7 +188,8 @@ class BucketCopy:
             await self._put(key, data)
 
     def _absent(self, keys: Iterable[str]) -> list[str]:
-        """The keys that the copy lacks. Objects are immutable: an object of the key is the same."""
+        """The keys that the copy lacks. Objects are immutable: a sound one of the key is the
+        same."""
         keys = list(keys)
         absent = [key for key in keys if key not in self._target.keys]
         if self.report.rounds == 1:
@@ -204,10 +205,10 @@ class BucketCopy:
         fault = await self._access.offload.run(_fault, key, data, checksum)
         if fault is not None:
             self.report.faults[key] = fault
-        await self._put(key, data)
+        await self._put(key, data, is_damaged=fault is not None)
 
-    async def _put(self, key: str, data: Buffer) -> None:
-        await self._target.put(key, data)
+    async def _put(self, key: str, data: Buffer, *, is_damaged: bool = False) -> None:
+        await self._target.put(key, data, is_damaged=is_damaged)
         self.report.objects += 1
         self.report.bytes += len(data)
         self._progress(key)

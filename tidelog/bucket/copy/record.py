@@ -23,19 +23,20 @@ class CopyRecord(NamedTuple):
 
     cluster_id: str
     metadata: MetadataStamp
+    damaged: tuple[str, ...] = ()
+    """The copied objects that were damaged in the original; the next run copies them again."""
 
 
 def encode_copy_record(record: CopyRecord) -> bytes:
     """The object's bytes."""
-    return encode_document(
-        _MAGIC,
-        _FORMAT,
-        {
-            "cluster_id": record.cluster_id,
-            "sequence": record.metadata.sequence,
-            "checksum": record.metadata.checksum,
-        },
-    )
+    members: dict[str, object] = {
+        "cluster_id": record.cluster_id,
+        "sequence": record.metadata.sequence,
+        "checksum": record.metadata.checksum,
+    }
+    if record.damaged:
+        members["damaged"] = list(record.damaged)
+    return encode_document(_MAGIC, _FORMAT, members)
 
 
 def decode_copy_record(key: str, data: Buffer) -> CopyRecord:
@@ -43,5 +44,6 @@ def decode_copy_record(key: str, data: Buffer) -> CopyRecord:
     members = decode_document(key, data, _MAGIC, _FORMAT)
     match members:
         case {"cluster_id": str(cluster_id), "sequence": int(sequence), "checksum": int(checksum)}:
-            return CopyRecord(cluster_id, MetadataStamp(sequence, checksum))
+            damaged = tuple(map(str, members.get("damaged", ())))
+            return CopyRecord(cluster_id, MetadataStamp(sequence, checksum), damaged)
     raise CorruptObject(key, "it does not name a cluster and an entry of its metadata log")

@@ -51,10 +51,15 @@ class CopyTarget:
         self._clock = clock
         self._offload = offload
         self._keys: set[str] = set()
+        self._recorded: CopyRecord | None = None
+        self._damaged: set[str] = set()
 
     @property
     def keys(self) -> AbstractSet[str]:
-        """The keys of the copy's objects, as of `look` and the puts since."""
+        """The keys of the copy's objects, as of `look` and the puts since.
+
+        Without the damaged ones of earlier runs: the original may have been restored.
+        """
         return self._keys
 
     async def look(self) -> CopyRecord | None:
@@ -68,7 +73,10 @@ class CopyTarget:
         if not self._keys:
             return None
         if COPY_KEY in self._keys:
-            return decode_copy_record(COPY_KEY, (await self._store.get(COPY_KEY)).data)
+            found = decode_copy_record(COPY_KEY, (await self._store.get(COPY_KEY)).data)
+            self._damaged = set(found.damaged)
+            self._keys -= self._damaged
+            return found
         raise Refused(
             f"{self._store.url} is not empty, and no copy that this command has begun: it holds"
             f" {min(self._keys)}. Nothing there was changed. Name an empty bucket or prefix"
@@ -114,14 +122,23 @@ class CopyTarget:
                 raise opened
         await self._delete(_snapshot_key(sequence))
 
-    async def put(self, key: str, data: Buffer) -> None:
-        """Store an object, read it back and compare."""
+    async def put(self, key: str, data: Buffer, *, is_damaged: bool = False) -> None:
+        """Store an object, read it back and compare.
+
+        The record names a damaged one first: a run that dies must not hide it from the next one.
+        """
+        if is_damaged and key not in self._damaged:
+            self._damaged.add(key)
+            assert self._recorded is not None
+            await self._record(self._recorded)
         await self._store.put(key, data)
         stored = (await self._store.get(key)).data
         if len(stored) != len(data) or crc32c(stored) != crc32c(data):
             raise CorruptObject(
                 key, f"{self._store.url} returns other bytes than were put there. Copy again"
             )
+        if not is_damaged:
+            self._damaged.discard(key)
         self._keys.add(key)
 
     async def publish(self, state: ClusterState, identity: Buffer) -> None:
@@ -136,7 +153,8 @@ class CopyTarget:
         self._keys.add(entry_key(0))
 
     async def _record(self, record: CopyRecord) -> None:
-        await self._store.put(COPY_KEY, encode_copy_record(record))
+        self._recorded = record._replace(damaged=tuple(sorted(self._damaged)))
+        await self._store.put(COPY_KEY, encode_copy_record(self._recorded))
         self._keys.add(COPY_KEY)
 
     def _numbers(self, prefix: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 
 import pytest
 
@@ -312,6 +313,33 @@ def test_a_damaged_object_is_copied_as_it_is_and_named() -> None:
     run(story)
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_damaged_object_is_copied_again_by_the_next_run(dies: bool) -> None:
+    """An operator restores the object after the first run has named it."""
+
+    async def story() -> None:
+        here, store = new_world(), DyingStore(puts=10_000)
+        async with here.broker(1) as first:
+            await shared([first] * 3)
+            await first.produce(batch(b"a"), 0)
+            slot = max([key for key in await keys_of(here.store) if key.startswith("wal/")])
+            good = bytes((await here.store.get(slot)).data)
+            await here.store.put(slot, b"nonsense")
+            store.dies_after = slot if dies else ""
+            with suppress(Dead):
+                await copier(here.store, store).run()
+            assert bytes((await store.get(slot)).data) == b"nonsense"
+            store.dies_after, store.puts = "", 10_000
+            again = await copier(here.store, store).run()
+            assert list(again.faults) == [slot]
+            await here.store.put(slot, good)
+            await copy(here.store, store)
+        assert bytes((await store.get(slot)).data) == good
+        assert await faults_of(store) == []
+
+    run(story)
+
+
 def test_a_lost_last_slot_stops_the_copy_by_the_lease_of_its_writer() -> None:
     async def story() -> None:
         here, store = new_world(), new_store()
@@ -345,9 +373,11 @@ class DyingStore(MemoryStore):
     def __init__(self, puts: int) -> None:
         super().__init__(SystemClock())
         self.puts = puts
+        self.dies_after = ""
+        """The key whose put is the last one."""
 
     async def put(self, key: str, data: object, condition: object = None) -> str:
         if self.puts == 0:
             raise Dead(key)
-        self.puts -= 1
+        self.puts = 0 if key == self.dies_after else self.puts - 1
         return await super().put(key, data, condition)  # type: ignore[arg-type]
