@@ -13,12 +13,16 @@ from tests.damage.damages import FEW_FLIPS, Case, Kind, Place, cases
 from tests.damage.repairs import PROCESSES, access_to, judge_repair, repaired
 from tests.damage.rich_bucket import RichBucket, build, read_from, world
 from tests.unit.broker.one_broker import TOPIC, batch
+from tests.unit.broker.ownership.test_several_brokers import until_served
 from tests.unit.broker.rolled import flush
+from tests.unit.bucket.copy.test_copy import copier, faults_of
+from tidelog.bucket.views.reading import BucketAccess
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.records.records import EntryRange
 from tidelog.repair.repair import UnknownLoss, accept, survey
 from tidelog.storage.object_store import ObjectNotFound, StoreError
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.table.table_log import LOG_FOLDER
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +166,43 @@ def test_a_repair_that_is_cut_off_is_made_again(rich: RichBucket, kind: Kind) ->
             assert steps > 0
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("commits", [0, 1, 4])
+def test_a_copy_from_before_a_repair_follows_the_repaired_table(
+    rich: RichBucket, commits: int
+) -> None:
+    """A repair cuts the log of a table, which then goes on with other versions of the same numbers,
+    until they are as many as in the copy, or more."""
+
+    async def story() -> None:
+        store, copy = rich.store(), MemoryStore(SystemClock())
+        await copier(store, copy).run()
+        log = sorted(key for key in rich.objects if LOG_FOLDER in key and key.endswith(".json"))
+        await store.delete(log[-2])
+        assert await repaired(store) == [TOPIC]
+        async with world(store).broker() as one:
+            topic = one.broker.membership.metadata.state.topic_named(TOPIC)
+            assert topic is not None
+            await until_served(one, topic.topic_id, 0)
+            for _ in range(commits):
+                assert not (await one.produce(batch(b"more"), 0)).error_code
+                await flush(one)
+        report = await copier(store, copy).run()
+        assert not report.faults
+        assert await faults_of(copy) == []
+        tables = [await tables_of(access_to(each)) for each in (store, copy)]
+        assert tables[0] == tables[1]
+
+    asyncio.run(story())
+
+
+async def tables_of(access: BucketAccess) -> dict[str, tuple[int, int]]:
+    """The version and the end of partition 0 of each table."""
+    state = await access.cluster.refresh()
+    topics = [topic for topic in state.topics.values() if not topic.internal]
+    tables = {topic.name: (await access.open_table(topic)).state for topic in topics}
+    return {name: (each.version, each.partition(0).next_offset) for name, each in tables.items()}
 
 
 def test_a_bucket_that_was_copied_while_in_use_can_be_opened() -> None:

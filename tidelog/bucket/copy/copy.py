@@ -21,9 +21,11 @@ from awscrt.checksums import crc32c
 from tidelog.bucket.copy.ends import Instant
 from tidelog.bucket.copy.plan import (
     Bases,
+    CopiedTableLog,
     Needed,
     TablesToCopy,
     copied_state,
+    copied_table_logs,
     is_followed_by,
     needed,
 )
@@ -84,6 +86,8 @@ class BucketCopy:
         self._missing: str | None = None
         """The object that the previous round did not find."""
         self._lost: set[str] = set()
+        self._is_compared = False
+        """Whether the table logs of earlier runs were compared with the original."""
         self.report = CopyReport()
 
     async def run(self) -> CopyReport:
@@ -173,9 +177,30 @@ class BucketCopy:
             await self._copy(key, tables.segments[key])
 
         await read_all(segment, self._absent(tables.segments), self._at_once)
+        if not self._is_compared:
+            logs = copied_table_logs(tables, self._target.keys)
+            await read_all(self._drop_other_history, logs, self._at_once)
+            self._is_compared = True
         await read_all(self._copy, self._absent(tables.others), self._at_once)
         for key, data in tables.hints.items():
             await self._put(key, data)
+
+    async def _drop_other_history(self, log: CopiedTableLog) -> None:
+        """Delete the copy's part of a table log that a repair of the original has cut since.
+
+        The repaired log has other objects under the same keys. The highest version goes first: what
+        is left after a death shows it to the next run.
+        """
+        is_other, common = log.is_ahead, log.newest_common
+        if not is_other and common is not None:
+            try:
+                data = (await self._store.get(common)).data
+            except ObjectNotFound as error:
+                raise SourceChanged(common) from error
+            is_other = not await self._target.holds(common, data)
+        if is_other:
+            for key in reversed(log.keys):
+                await self._target.delete(key)
 
     async def _copy_logs(self, bases: Bases, logs: Needed) -> None:
         await read_all(self._copy, self._absent(logs.keys), self._at_once)

@@ -38,6 +38,9 @@ from tidelog.coordinator.cluster.records.records import BrokerFenced
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot
 from tidelog.storage.object_store import Buffer
+from tidelog.storage.segment.segment import TOPICS_PREFIX
+from tidelog.storage.sequence import NUMBER_DIGITS
+from tidelog.storage.table.table_log import LOG_FOLDER
 from tidelog.wal.format.object_format import wal_key
 from tidelog.wal.log.adoption import object_key
 
@@ -76,6 +79,50 @@ class Needed(NamedTuple):
 def is_followed_by(bases: Bases, instant: Instant) -> bool:
     """Whether the bases have all hand-over objects that the instant's state names."""
     return named_handovers(instant.state) <= bases.read.keys()
+
+
+class CopiedTableLog(NamedTuple):
+    """The copy's part of one table's log, from earlier runs."""
+
+    keys: Sequence[str]
+    """Commits and checkpoints, ascending."""
+    is_ahead: bool
+    """Whether the copy has versions above the original's last one, or checkpoints above the named
+    one."""
+    newest_common: str | None
+    """The newest of the objects that the copy needs."""
+
+
+def copied_table_logs(tables: TablesToCopy, present: Iterable[str]) -> list[CopiedTableLog]:
+    """The table logs of which the copy has a part. `present`: the keys in the copy."""
+    wanted = frozenset(tables.others)
+    held, first = _by_table(present), _by_table(wanted)
+    found = []
+    for folder, keys in held.items():
+        # All versions above the named checkpoint are needed.
+        base = min(map(_version_of, first.get(folder, ())), default="")
+        found.append(
+            CopiedTableLog(
+                sorted(keys),
+                any(_version_of(key) > base for key in keys if key not in wanted),
+                max((key for key in keys if key in wanted), default=None),
+            )
+        )
+    return found
+
+
+def _by_table(keys: Iterable[str]) -> dict[str, list[str]]:
+    """Commits and checkpoints, by the folder of their table."""
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        folder, is_log, _ = key.partition(f"/{LOG_FOLDER}")
+        if is_log and folder.startswith(TOPICS_PREFIX) and _version_of(key).isdigit():
+            found.setdefault(folder, []).append(key)
+    return found
+
+
+def _version_of(key: str) -> str:
+    return key.rpartition("/")[2][:NUMBER_DIGITS]
 
 
 def needed(bases: Bases, instant: Instant, loose: Iterable[str]) -> Needed:

@@ -120,7 +120,7 @@ class CopyTarget:
         async for meta in self._store.list(SNAPSHOT_PREFIX):
             if meta.key not in self._keys:
                 raise opened
-        await self._delete(_snapshot_key(sequence))
+        await self.delete(_snapshot_key(sequence))
 
     async def put(self, key: str, data: Buffer, *, is_damaged: bool = False) -> None:
         """Store an object, read it back and compare.
@@ -141,6 +141,10 @@ class CopyTarget:
             self._damaged.discard(key)
         self._keys.add(key)
 
+    async def holds(self, key: str, data: Buffer) -> bool:
+        """Whether a present object is this one."""
+        return bytes((await self._store.get(key)).data) == bytes(data)
+
     async def publish(self, state: ClusterState, identity: Buffer) -> None:
         """Let the copy open in this state. `identity`: entry 0 of the metadata log."""
         await self._record(CopyRecord(state.cluster_id, state.stamp))
@@ -148,7 +152,7 @@ class CopyTarget:
         self._keys.add(_snapshot_key(state.sequence))
         for number in self._numbers(LOG_PREFIX):
             if number > 0:
-                await self._delete(entry_key(number))
+                await self.delete(entry_key(number))
         await self._store.put(entry_key(0), identity)
         self._keys.add(entry_key(0))
 
@@ -165,7 +169,8 @@ class CopyTarget:
         ]
         return sorted(int(each) for each in digits if each.isascii() and each.isdigit())
 
-    async def _delete(self, key: str) -> None:
+    async def delete(self, key: str) -> None:
+        """Delete an object."""
         await self._store.delete(key)
         self._keys.discard(key)
 
