@@ -78,7 +78,6 @@ class TablePath:
             environment.entropy,
             environment.crash_points,
             metrics,
-            self._settings.now().integer("decompressed.bytes.max"),
             SegmentBounds(),
         )
         return Roller(

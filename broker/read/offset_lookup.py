@@ -16,9 +16,6 @@ from tidelog.wal.log.extents import Extent
 from tidelog.wal.log.partition_log import PartitionLog
 from tidelog.workers.offload import Offload
 
-_DECOMPRESSED_BYTES_MAX = 2**31 - 1
-"""Kafka's limit: accepted batches stay readable, whatever `decompressed.bytes.max` is now."""
-
 
 class TimestampOffset(NamedTuple):
     """The timestamp and the offset of a record."""
@@ -114,7 +111,7 @@ def first_at_or_after(
         if header.base_offset >= upper:
             return None
         batch = memoryview(data)[position : position + header.size_bytes]
-        for record in decode_records(batch, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX):
+        for record in decode_records(batch):
             if record.timestamp >= timestamp_ms and lower <= record.offset < upper:
                 return TimestampOffset(record.timestamp, record.offset)
     return None
@@ -134,7 +131,7 @@ def first_of_newest(data: Buffer, lower: int, upper: int) -> TimestampOffset | N
         if newest is not None and header.max_timestamp <= newest.timestamp_ms:
             continue
         batch = memoryview(data)[position : position + header.size_bytes]
-        for record in decode_records(batch, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX):
+        for record in decode_records(batch):
             if lower <= record.offset < upper:
                 newest = _newer(newest, TimestampOffset(record.timestamp, record.offset))
     return newest

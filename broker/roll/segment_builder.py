@@ -58,7 +58,6 @@ class SegmentBuilder:
         entropy: Entropy,
         crash_points: CrashPoints,
         metrics: RollMetrics,
-        decompressed_bytes_max: int,
         bounds: SegmentBounds,
     ) -> None:
         """`rolling`: its worker is busy for tens of milliseconds at a time.
@@ -71,7 +70,6 @@ class SegmentBuilder:
         self._entropy = entropy
         self._crash_points = crash_points
         self._metrics = metrics
-        self._decompressed_bytes_max = decompressed_bytes_max
         self._bounds = bounds
 
     async def build(
@@ -90,9 +88,7 @@ class SegmentBuilder:
         base = log.table_next
         offset = min(max(base, log.log_start), upper)
         raw_bytes_max = min(raw_bytes_max, self._bounds.raw_bytes_max)
-        roll = await self._rolling.place(
-            SegmentRoll, log.partition, offset, log.log_start, self._decompressed_bytes_max
-        )
+        roll = await self._rolling.place(SegmentRoll, log.partition, offset, log.log_start)
         try:
             progress = RollProgress(offset, 0, 0, 0)
             pieces: list[Buffer] = []

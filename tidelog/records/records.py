@@ -29,7 +29,7 @@ from tidelog.records.batch import (
 from tidelog.records.buffers import Buffer
 from tidelog.records.compression import Compression, compress, decompress
 from tidelog.records.parse.sequential import RecordLayout, read_layouts
-from tidelog.records.validate.rules import DECOMPRESSED_BYTES_MAX
+from tidelog.records.validate.rules import ACCEPTED_BYTES_MAX
 
 _VARINTS_KEPT: Final = 4096
 """Lengths and deltas are mostly small."""
@@ -99,7 +99,7 @@ def encode_batch(
 
 
 def decode_records(
-    buffer: Buffer, *, check_crc: bool = True, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+    buffer: Buffer, *, check_crc: bool = True, decompressed_bytes_max: int = ACCEPTED_BYTES_MAX
 ) -> Iterator[Record]:
     """The data records of all whole batches, in order, without control batches.
 
@@ -124,7 +124,7 @@ def decode_batch(
     header: BatchHeader,
     *,
     check_crc: bool = True,
-    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    decompressed_bytes_max: int = ACCEPTED_BYTES_MAX,
 ) -> Iterator[Record]:
     """The records of the batch at a position, control records included. Raises as
     `decode_records`.

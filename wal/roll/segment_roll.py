@@ -138,18 +138,11 @@ class SegmentRoll:
     It holds a row group, the bytes of one call of `try_add`, and a decompressed slice of them.
     """
 
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        base_offset: int,
-        log_start: int,
-        decompressed_bytes_max: int,
-    ) -> None:
+    def __init__(self, topic_partition: TopicPartition, base_offset: int, log_start: int) -> None:
         """`log_start`: the segment leaves out the deleted records below this offset."""
         self._writer = SegmentWriter(topic_partition, base_offset)
         self._next_offset = base_offset
         self._log_start = log_start
-        self._decompressed_bytes_max = decompressed_bytes_max
         self._wal_bytes = 0
         self._scanned: ScannedExtents | None = None
         """Proved extents that wait for `add`."""
@@ -238,7 +231,6 @@ class SegmentRoll:
             ordinals=numbers,
             aborted=aborted,
             check_crc=False,
-            decompressed_bytes_max=self._decompressed_bytes_max,
             slice_bytes=SLICE_BYTES,
             slice_rows=SLICE_ROWS,
         ):
@@ -256,9 +248,7 @@ class SegmentRoll:
         for extent, first, end in zip(scanned.extents, scanned.first_batches, ends, strict=True):
             own = scanned.positions[max(first, chosen.start) : min(end, chosen.stop)]
             try:
-                for _ in decode_rows(
-                    scanned.buffer, own, decompressed_bytes_max=self._decompressed_bytes_max
-                ):
+                for _ in decode_rows(scanned.buffer, own):
                     pass
             except _DAMAGE as damage:
                 return CorruptObject(extent.key, f"at position {extent.position}: {damage}")

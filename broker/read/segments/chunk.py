@@ -82,7 +82,7 @@ def encode_group(
     first, following = group_range(index, group)
     offsets = integers_of(rows.column("offset"))
     encoded: list[EncodedBatch] = []
-    for base, end, leader_epoch in _epochs_in(epochs, first, following):
+    for base, end, leader_epoch in epochs_in(epochs, first, following):
         low, high = np.searchsorted(offsets, (base, end)).tolist()
         encoded += encode_rows(
             rows.slice(low, high - low),
@@ -105,7 +105,7 @@ def group_range(index: SegmentIndex, group: int) -> tuple[int, int]:
     return first, identity.last_offset + 1
 
 
-def _epochs_in(
+def epochs_in(
     epochs: Sequence[EpochStart], first: int, following: int
 ) -> list[tuple[int, int, int]]:
     """The parts of [first, following), each with its leader epoch."""

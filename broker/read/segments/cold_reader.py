@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from tidelog.broker.read.segments.chunk import Chunk, buffers_of
+from tidelog.broker.read.segments.chunk import Chunk, buffers_of, epochs_in
 from tidelog.broker.read.segments.chunk_reads import ChunkReads, ChunkSource
 from tidelog.broker.read.tiers import LogPiece, LogRange, LogSlice, ReadAhead
 from tidelog.broker.tables.table_source import (
@@ -152,13 +152,15 @@ class ColdReader:
         return SegmentPart(segment.key(topic_id), length, source, offset, segment, table_next)
 
     def _cover_gap(self, log: PartitionLog, found: LogSlice, following: int) -> None:
-        """Cover the offsets up to the next segment, or to the table's end."""
-        batches = empty_batches(
-            found.next_offset, following, log.leader_epoch_of(found.next_offset)
-        )
-        buffers = buffers_of(batches)
-        found.buffers += buffers
-        found.size_bytes += sum(map(len, buffers))
+        """Cover the offsets up to the next segment, or to the table's end.
+
+        A batch does not reach beyond the end of its leader epoch: a client would take its own
+        position for truncated (KIP-320).
+        """
+        for first, end, epoch in epochs_in(log.leader_epochs, found.next_offset, following):
+            buffers = buffers_of(empty_batches(first, end, epoch))
+            found.buffers += buffers
+            found.size_bytes += sum(map(len, buffers))
         found.next_offset = following
 
     async def _load(self, part: SegmentPart) -> Chunk | TidelogError | None:

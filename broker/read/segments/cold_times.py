@@ -82,7 +82,8 @@ class ColdTimes:
                 )
                 if found is not None:
                     return found
-            segment = table.after(segment.name)
+            # Not the one after it: the next one may have been merged with it during the look.
+            segment = table.at(segment.name.last_offset + 1)
         return None
 
     async def _latest(

@@ -170,7 +170,7 @@ def test_the_table_gets_exactly_the_committed_records(
     offset, at, sizes = 0, 0, iter(piece_sizes)
     upper = written.next_offset
     while offset < upper:
-        base, roll = offset, SegmentRoll(PLACE, offset, log_start, 1 << 20)
+        base, roll = offset, SegmentRoll(PLACE, offset, log_start)
         pieces: list[Buffer] = []
         for _ in range(pieces_a_segment):
             if offset >= upper:
@@ -223,7 +223,7 @@ def test_an_undecodable_piece_may_be_read_again_and_a_damaged_one_not() -> None:
     written.add(0, 2, Compression.GZIP)
     written.cut()
     (piece,) = written.pieces
-    roll = SegmentRoll(PLACE, 0, 0, 1 << 20)
+    roll = SegmentRoll(PLACE, 0, 0)
     with pytest.raises(CorruptObject, match="checksum"):
         roll.try_add([piece._replace(data=piece.data[:-1] + b"?")], 4, [])
     found = roll.try_add([piece], 4, [])
@@ -234,7 +234,7 @@ def test_an_undecodable_piece_may_be_read_again_and_a_damaged_one_not() -> None:
     second = int(scan([piece]).positions[1])
     damaged[-10:] = bytes(10)
     damaged[second + 17 : second + 21] = crc32c(bytes(damaged[second + 21 :])).to_bytes(4, "big")
-    roll = SegmentRoll(PLACE, 0, 0, 1 << 20)
+    roll = SegmentRoll(PLACE, 0, 0)
     for read in ([piece._replace(data=bytes(damaged))], [piece]):
         with pytest.raises(CorruptObject, match="wal/0"):
             roll.try_add(read, 4, [])
@@ -258,7 +258,7 @@ def test_a_range_that_ends_within_an_object_is_gone_on_from(
         ]
         if not pieces:
             continue
-        roll = SegmentRoll(PLACE, base, 0, 1 << 20)
+        roll = SegmentRoll(PLACE, base, 0)
         progress = taken_up(roll, written, pieces, upper, written.aborted)
         assert progress.next_offset == upper
         segment = roll.finish(upper, UUID(int=1))

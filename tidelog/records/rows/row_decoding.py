@@ -45,7 +45,7 @@ from tidelog.records.row_columns import (
     TIMESTAMP_TYPE,
     AbortedRange,
 )
-from tidelog.records.validate.rules import DECOMPRESSED_BYTES_MAX, TIMESTAMP_MS_MAX
+from tidelog.records.validate.rules import ACCEPTED_BYTES_MAX, TIMESTAMP_MS_MAX
 
 SLICE_BYTES = 8 * 1024 * 1024
 SLICE_ROWS = 1 << 16
@@ -104,7 +104,7 @@ def decode_rows(
     ordinals: Integers | None = None,
     aborted: Sequence[AbortedRange] = (),
     check_crc: bool = True,
-    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    decompressed_bytes_max: int = ACCEPTED_BYTES_MAX,
     slice_bytes: int = SLICE_BYTES,
     slice_rows: int = SLICE_ROWS,
 ) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,8 @@ TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 RECORD_ERRORS_MAX = 100
 """Records of one batch that its refusal names."""
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
+ACCEPTED_BYTES_MAX = 2**31 - 1
+"""Kafka's limit. Accepted batches stay readable, whatever `decompressed.bytes.max` is now."""
 SMALL_BYTES = 1024 * 1024
 SMALL_RATIO = 16
 """A compressed batch is large if its records exceed SMALL_BYTES plus SMALL_RATIO times the sent

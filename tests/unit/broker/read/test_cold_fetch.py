@@ -9,6 +9,7 @@ from tests.unit.broker.read.cold_reads import batch, log_of, merged, offsets, ru
 from tidelog.broker.read.fetch_session import FetchTarget
 from tidelog.broker.read.fetcher import FetchLimits, Isolation
 from tidelog.broker.read.segments.chunk import BATCH_BYTES
+from tidelog.identifiers import LeaderEpoch
 from tidelog.records.batch import TimestampType
 from tidelog.records.compression import Compression
 from tidelog.records.control import MarkerType, control_batch
@@ -152,6 +153,35 @@ def test_batches_tell_the_leader_epoch_that_wrote_their_offsets() -> None:
         assert [seen[offset] for offset in (0, 24, 25, 39, 40, 299, 300, 349)] == [
             *(0, 0, 3, 3, 4, 4, 9, 9)
         ]
+
+    run(story())
+
+
+def test_a_range_without_records_tells_each_leader_epoch_that_wrote_its_offsets() -> None:
+    """A client takes a position that lies behind the end of its leader epoch for truncated."""
+
+    async def story() -> None:
+        epochs = ((0, 0), (2, 15), (5, 20))
+        aborted = [AbortedRange(5, 10, 30)]
+        batches = [
+            batch(0),
+            batch(10, 5, base_sequence=0, **INSIDE),
+            batch(15, 5, base_sequence=5, **INSIDE),
+            batch(20, 10, base_sequence=10, **INSIDE),
+            marker(MarkerType.ABORT, 30),
+            batch(31, 2),
+        ]
+        cold = await ColdLog(batches, epochs=epochs, aborted=aborted).write()
+        await cold.roll(10)
+        assert await cold.roll(31) is None
+        for start in (10, 16):
+            gap = [each for each in headers_in(await cold.fetch(start)) if each.base_offset < 31]
+            for header in gap:
+                epoch, end = cold.log.end_offset_for_epoch(LeaderEpoch(header.leader_epoch))
+                assert (epoch, header.record_count) == (header.leader_epoch, 0)
+                assert header.last_offset < end
+            assert gap[-1].last_offset == 30
+        assert offsets(await cold.consume(10)) == [31, 32]
 
     run(story())
 

@@ -139,6 +139,30 @@ def test_a_segment_compacted_and_collected_under_a_look_is_no_matter() -> None:
     run(story())
 
 
+def test_a_look_passes_over_no_segment_that_was_merged_meanwhile() -> None:
+    async def story() -> None:
+        # The late record of the first segment lies below the log start.
+        stamps = [STAMP + 9] * 4 + [STAMP] * 4 + [STAMP + 5] * 4 + [STAMP + 7] * 4
+        cold = ColdLog(dated(stamps), log_start=4)
+        slow = SlowStore(cold.memory)
+        cold.store._store = slow  # type: ignore[attr-defined]
+        await cold.write()
+        segments = [await cold.roll(8), await cold.roll(12)]
+        await cold.roll(16)
+        slow.open.clear()
+        looking = asyncio.create_task(at(cold, STAMP + 5))
+        await settle()
+        old = [segment for segment in segments if segment is not None]
+        new = await cold.put_segment(b"".join(cold.batches[:3]), 0, 12)
+        assert new is not None
+        # The broker's own merge: it writes and needs no range.
+        await cold.replace(old, new)
+        slow.open.set()
+        assert await looking == (STAMP + 5, 8)
+
+    run(story())
+
+
 def test_a_missing_segment_is_named() -> None:
     async def story() -> None:
         cold = await ColdLog(dated([STAMP + offset for offset in range(40)])).write()

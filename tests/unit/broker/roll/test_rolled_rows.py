@@ -86,6 +86,22 @@ def test_every_codec_is_unpacked(codec: Compression) -> None:
     run(story)
 
 
+def test_accepted_batches_are_rolled_whatever_larger_ones_are_refused_now() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            records = [NewRecord(b"%d" % n * 1000) for n in range(8)]
+            await one.produce(encode_batch(records, compression=Compression.ZSTD))
+        here.settings = world(decompressed_bytes_max=4000).settings
+        async with here.broker() as one:
+            await flush(one)
+            assert await offsets(here.store, topic_id) == list(range(8))
+
+    run(story)
+
+
 @pytest.mark.parametrize(
     ("tail_cache_bytes", "tail_read_bytes"), [(1 << 20, 1 << 16), (0, 1 << 16), (0, 128)]
 )

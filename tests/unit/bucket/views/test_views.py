@@ -24,7 +24,8 @@ from tidelog.errors import InvalidConfiguration, MissingObject
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import iterate_batches
-from tidelog.records.records import decode_batch
+from tidelog.records.compression import Compression
+from tidelog.records.records import NewRecord, decode_batch, encode_batch
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.fsspec_store import FsspecStore
 from tidelog.storage.stores.memory import MemoryStore
@@ -170,6 +171,22 @@ def test_rolled_records_come_from_the_table_and_the_others_from_the_tail() -> No
             view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
             assert await all_values(bucket, view) == COMMITTED
             assert view.table_next < view.high_watermark
+
+    run(story)
+
+
+def test_a_tail_has_every_batch_that_a_broker_accepts() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            topic_id = await broker.create_topic()
+            records = [NewRecord(b"x" * 1_000_000) for _ in range(80)]
+            answer = await broker.produce(encode_batch(records, compression=Compression.ZSTD))
+            assert answer.error_code == OK
+            bucket = await opened(here.store)
+            view = (await bucket.view(TOPIC)).partition(TopicPartition(topic_id, 0))
+            assert list(map(len, await tail_values(bucket, view))) == [1_000_000] * 80
 
     run(story)
 
