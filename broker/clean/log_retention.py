@@ -103,15 +103,18 @@ class LogRetention:
         for log in (partition.log for partition in partitions):
             if log.table_next:
                 table = await table_up_to(self._tables, log.partition, log.table_next)
-        if table is not None and self._planned(topic_id, partitions, table):
+        held = self._held(partitions)
+        if table is not None and self._planned(topic_id, held, table):
             # Another broker may have compacted a log since: the present table tells its size.
             table = await self._tables.refresh(topic_id)
-        held = [p for p in partitions if self._partitions.get(p.log.partition) is p]
-        if not held:
-            return
+            held = self._held(held)
         await self._move_log_starts(topic_id, held, table)
         if table is not None:
             await self._remove_segments(topic_id, held)
+
+    def _held(self, partitions: Sequence[Partition]) -> list[Partition]:
+        """Those of the partitions that this broker still leads."""
+        return [each for each in partitions if self._partitions.get(each.log.partition) is each]
 
     async def _move_log_starts(
         self, topic_id: TopicId, partitions: Sequence[Partition], table: TableState | None
@@ -129,6 +132,9 @@ class LogRetention:
         self, topic_id: TopicId, partitions: Sequence[Partition], table: TableState | None
     ) -> list[tuple[Partition, Offset]]:
         """The partitions whose log starts move, and where to, by this table."""
+        if not partitions:
+            # The topic may be deleted: it has no settings then.
+            return []
         config = self._topic_config(topic_id)
         if "delete" not in config.items_of("cleanup.policy"):
             return []

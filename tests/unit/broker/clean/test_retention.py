@@ -12,7 +12,7 @@ from tidelog.broker.handlers.data.offsets import delete_records
 from tidelog.broker.partitions.partitions import Partition, PartitionError
 from tidelog.clock import SystemClock
 from tidelog.crash_points import CrashPoint
-from tidelog.identifiers import Offset
+from tidelog.identifiers import Offset, TopicId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.topics import (
     DeleteRecordsPartition,
@@ -22,6 +22,7 @@ from tidelog.protocol.schemas.cluster.topics import (
 )
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.storage.table.table_state import TableState
 from tidelog.wal.write.writer import WalLost
 
 HOUR_MS = 3_600_000
@@ -249,6 +250,32 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_alone() -> None:
             one.broker.topic_tables.tables.open = open_late  # type: ignore[assignment, method-assign]
             await one.broker.topic_tables.cleaner.retention.apply()
             assert one.broker.topic_tables.cleaner.metrics.failures == 0
+            assert await offsets(world.store, topic_id) == [0, 1, 2]
+
+    run(story)
+
+
+def test_a_topic_that_is_deleted_while_its_table_is_read_again_is_left_alone() -> None:
+    """Its settings are not in memory, since another topic's have changed."""
+
+    async def story() -> None:
+        world = new_world()
+        async with world.broker() as one:
+            topic_id = await one.create_topic(retention_ms=str(HOUR_MS))
+            await one.produce(dated(2 * HOUR_MS))
+            await flush(one)
+            tables, cleaner = one.broker.topic_tables.tables, one.broker.topic_tables.cleaner
+            open_table = tables.open
+
+            async def open_early(asked: TopicId) -> TableState:
+                state = await open_table(asked)
+                await one.delete_topic(topic_id)
+                return state
+
+            tables.open = open_early  # type: ignore[method-assign]
+            one.broker.services.data.live.renew()
+            await cleaner.retention.apply()
+            assert cleaner.metrics.failures == 0
             assert await offsets(world.store, topic_id) == [0, 1, 2]
 
     run(story)
