@@ -18,9 +18,10 @@ from tests.unit.broker.rolled import flush
 from tests.unit.bucket.copy.test_copy import copier, faults_of
 from tidelog.bucket.views.reading import BucketAccess
 from tidelog.clock import SystemClock
-from tidelog.coordinator.cluster.records.records import EntryRange
+from tidelog.coordinator.cluster.records.records import EntryRange, OffsetRange
 from tidelog.repair.repair import UnknownLoss, accept, survey
 from tidelog.storage.object_store import ObjectNotFound, StoreError
+from tidelog.storage.segment.segment import SegmentName
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.table.table_log import LOG_FOLDER
 
@@ -168,6 +169,33 @@ def test_a_repair_that_is_cut_off_is_made_again(rich: RichBucket, kind: Kind) ->
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("data", [None, b"nonsense"])
+def test_a_segment_that_is_lost_with_its_commit_is_named(
+    rich: RichBucket, data: bytes | None
+) -> None:
+    """Only the lost commit told of the segment, and a later one comes back."""
+
+    async def story() -> None:
+        store = rich.store()
+        *_, segment, _ = sorted(key for key in rich.objects if "/partition=0/" in key)
+        name = SegmentName.parse("/".join(segment.split("/")[-2:]))
+        assert name is not None
+        *_, commit, _ = [key for key in sorted(rich.objects) if is_commit(key)]
+        assert name.path.encode() in rich.objects[commit]
+        await store.delete(commit)
+        await (store.delete(segment) if data is None else store.put(segment, data))
+        found = await survey(access_to(store))
+        offsets = [name.base_offset, name.last_offset]
+        (table,) = found.facts()["tables"]
+        assert table["lost"] == {f"{TOPIC}-0": [offsets]}
+        assert any("in offsets {} to {}".format(*offsets) in line for line in found.lines())
+        assert await repaired(store) == [TOPIC]
+        state = await access_to(store).cluster.refresh()
+        assert OffsetRange(*offsets) in [each for loss in state.losses for each in loss.lost]
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("commits", [0, 1, 4])
 def test_a_copy_from_before_a_repair_follows_the_repaired_table(
     rich: RichBucket, commits: int
@@ -178,7 +206,7 @@ def test_a_copy_from_before_a_repair_follows_the_repaired_table(
     async def story() -> None:
         store, copy = rich.store(), MemoryStore(SystemClock())
         await copier(store, copy).run()
-        log = sorted(key for key in rich.objects if LOG_FOLDER in key and key.endswith(".json"))
+        log = sorted(key for key in rich.objects if is_commit(key))
         await store.delete(log[-2])
         assert await repaired(store) == [TOPIC]
         async with world(store).broker() as one:
@@ -195,6 +223,10 @@ def test_a_copy_from_before_a_repair_follows_the_repaired_table(
         assert tables[0] == tables[1]
 
     asyncio.run(story())
+
+
+def is_commit(key: str) -> bool:
+    return LOG_FOLDER in key and key.endswith(".json")
 
 
 async def tables_of(access: BucketAccess) -> dict[str, tuple[int, int]]:

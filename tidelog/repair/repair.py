@@ -89,8 +89,7 @@ class DamageSurvey:
                     "cut": damage.cut is not None,
                     "lost": {
                         f"{damage.topic.name}-{number}": [
-                            [each.name.base_offset, each.name.last_offset]
-                            for each in damage.lost_of(number)
+                            [each.first, each.last] for each in damage.lost_offsets_of(number)
                         ]
                         for number in damage.partitions
                     },
@@ -356,6 +355,11 @@ def _table_lines(damage: TableDamage) -> list[str]:
                 f"  lost: {each.row_count} records of {name}-{number} in offsets"
                 f" {each.name.base_offset} to {each.name.last_offset}"
             )
+        lines += [
+            f"  lost: all records of {name}-{number} in offsets {gap.first} to {gap.last}: none of"
+            " their segments can be read, if they had any"
+            for gap in damage.gaps_of(number)
+        ]
     return lines
 
 

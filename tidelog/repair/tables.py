@@ -2,7 +2,8 @@
 
 Lost segments leave the table by a commit. A table log with a lost entry is cut there, since the
 entries after it do not tell what it held. Readable segments after the cut that follow each other
-come back by a commit, since their files describe them.
+come back by a commit, since their files describe them. Offsets between them count as lost: whether
+they had a segment only the lost entries told.
 
 Accepting a cut, step by step, and the state if the process dies after each:
 
@@ -80,10 +81,34 @@ class TableDamage:
         found = [each for each in self.lost if each.name.partition == partition]
         return sorted(found, key=lambda each: each.name.base_offset)
 
+    def gaps_of(self, partition: int) -> list[OffsetRange]:
+        """The offsets between segments that come back: the lost entries may have listed others."""
+        found = []
+        end = self.state.partition(partition).next_offset
+        for segment in self.cut.readopted.get(partition, ()) if self.cut is not None else ():
+            if segment.name.base_offset > end:
+                found.append(OffsetRange(end, segment.name.base_offset - 1))
+            end = segment.name.last_offset + 1
+        return found
+
+    def lost_offsets_of(self, partition: int) -> list[OffsetRange]:
+        """The offsets that one partition gives up."""
+        segments = [
+            OffsetRange(each.name.base_offset, each.name.last_offset)
+            for each in self.lost_of(partition)
+        ]
+        return [*segments, *self.gaps_of(partition)]
+
     @property
     def partitions(self) -> list[int]:
-        """The partitions that have lost segments."""
-        return sorted({each.name.partition for each in self.lost})
+        """The partitions that have lost offsets."""
+        back = self.cut.readopted if self.cut is not None else ()
+        return sorted(
+            {
+                *(each.name.partition for each in self.lost),
+                *(number for number in back if self.gaps_of(number)),
+            }
+        )
 
     def end(self, partition: int) -> PartitionTable:
         """The remaining part of a partition, including the segments that come back."""
@@ -167,10 +192,7 @@ async def accept_table(access: BucketAccess, damage: TableDamage) -> list[LossAc
             damage.topic.topic_id,
             number,
             None,
-            tuple(
-                OffsetRange(each.name.base_offset, each.name.last_offset)
-                for each in damage.lost_of(number)
-            ),
+            tuple(damage.lost_offsets_of(number)),
             tuple(each.key(damage.topic.topic_id) for each in damage.lost_of(number)),
         )
         for number in damage.partitions
