@@ -460,6 +460,8 @@ _DATA: Final[Mapping[int, Permission]] = {
                 ),
             ),
         ),
+        # The handler may find topics that were created while it served the ones before.
+        by_handler=((WRITE, TOPIC),),
     ),
 }
 _CLUSTER: Final[Mapping[int, Permission]] = {

@@ -21,6 +21,7 @@ from tidelog.protocol.schemas.own.adopt import (
     AdoptResponse,
     AdoptTopicResult,
 )
+from tidelog.security.acl_codes import AclOperation, ResourceType
 
 _REFUSALS_BY_STATE = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE})
 """Refusals that reveal the partition's state: reads in the sense of B3, as in Produce."""
@@ -36,18 +37,29 @@ async def adopt(
     topics = []
     for topic in request.topics:
         results = await asyncio.gather(
-            *(_adopted(broker, wanted, topic.topic_id, each) for each in topic.partitions)
+            *(_adopted(broker, wanted, topic.topic_id, each, context) for each in topic.partitions)
         )
         topics.append(AdoptTopicResult(topic_id=topic.topic_id, partitions=results))
     return AdoptResponse(topics=topics)
 
 
 async def _adopted(
-    broker: DataServices, wanted: Wanted, topic_id: TopicId, asked: AdoptPartition
+    broker: DataServices,
+    wanted: Wanted,
+    topic_id: TopicId,
+    asked: AdoptPartition,
+    context: RequestContext,
 ) -> AdoptPartitionResult:
     result = AdoptPartitionResult(partition_index=asked.partition_index)
     try:
         partition = broker.partitions.identified(topic_id, asked.partition_index)
+        if context.access is not None and not context.access.may(
+            AclOperation.WRITE, ResourceType.TOPIC, partition.topic_name
+        ):
+            # The guard did not know the topic: it was created while this request waited.
+            raise PartitionError(
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the client may not write to the topic"
+            )
         if partition.topic_name in INTERNAL_TOPICS:
             raise PartitionError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -13,7 +13,10 @@ from tests.unit.broker.guarded import ADMIN, ALICE, HOST, GuardedBroker, codes, 
 from tests.unit.broker.one_broker import batch, run, until
 from tests.unit.broker.peers.several import create, new_world, refreshed
 from tests.unit.coordinator.cluster.acls import rule
+from tidelog.broker.append.adopter import Adopted, Adopter
 from tidelog.broker.handlers.request_context import CloseConnection
+from tidelog.broker.partitions.partitions import Partition
+from tidelog.coordinator.cluster.records.records import TopicCreated
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.metadata import (
     DescribeClusterRequest,
@@ -43,6 +46,7 @@ from tidelog.protocol.schemas.fetch import (
     FetchTopic,
 )
 from tidelog.protocol.schemas.groups import DescribeGroupsRequest
+from tidelog.protocol.schemas.own.adopt import AdoptPartition, AdoptRequest, AdoptTopic
 from tidelog.protocol.schemas.own.drains import BrokerDrain, DrainBrokersRequest
 from tidelog.protocol.schemas.produce import (
     PartitionProduceData,
@@ -307,6 +311,38 @@ def test_a_topic_that_the_broker_does_not_know_yet_is_not_deleted_without_permis
             assert (result.name, result.error_code) == (None if by_id else OTHER, REFUSED)
             await refreshed(knowing)
             assert knowing.broker.membership.metadata.state.topic_named(OTHER) is not None
+
+    run(story)
+
+
+def test_a_topic_that_comes_during_an_adopt_is_not_written_without_permission(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The guard does not know the second topic. It is created while the first is served."""
+    late_id = UUID(int=7)
+
+    async def story() -> None:
+        async with guarded_broker() as broker:
+            mine = await broker.one.create_topic(MINE)
+            broker.allow(rule("WRITE", MINE), rule("WRITE", "sink", of="TRANSACTIONAL_ID"))
+            metadata = broker.one.broker.membership.metadata
+            epoch = broker.one.broker.membership.incarnation.epoch
+            written = []
+
+            async def adopt(_: Adopter, partition: Partition, *_more: object) -> Adopted:
+                written.append(partition.topic_name)
+                if len(written) == 1:
+                    late = TopicCreated(late_id, OTHER, (epoch,), {})
+                    await metadata.append(epoch, lambda _: (late,))
+                return Adopted(-1, 0)
+
+            monkeypatch.setattr(Adopter, "adopt", adopt)
+            partitions = [AdoptPartition(partition_index=0, staged_ids=[UUID(int=1)])]
+            topics = [AdoptTopic(topic_id=each, partitions=partitions) for each in (mine, late_id)]
+            request = AdoptRequest(transactional_id="sink", producer_id=5, topics=topics)
+            answer = await broker.ask(request, 0)
+            codes = [each.partitions[0].error_code for each in answer.topics]
+            assert (codes, written) == ([0, REFUSED], [MINE])
 
     run(story)
 
