@@ -39,14 +39,16 @@ logger = logging.getLogger(__name__)
 FIRST_SHARE = 1 / 32
 """The share of the interval after which the first pass begins."""
 TOPIC_OBJECTS_MAX = 200_000
-"""Objects of a topic that one pass lists."""
+"""Objects of a topic that are judged together. A pass deletes no more of a deleted topic."""
 
 
 @dataclass(slots=True)
 class _TableFolder:
-    """The objects in one topic's folder."""
+    """Objects in one topic's folder."""
 
     topic_id: TopicId
+    is_rest: bool = False
+    """Whether a part of the folder comes before."""
     segments: dict[str, StoredSegment] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
 
@@ -125,7 +127,7 @@ class TableCollector:
             await self._fence(topic_id)
 
     async def _list(self) -> AsyncIterator[_TableFolder]:
-        """The folders, topic after topic."""
+        """The folders, topic after topic, the large ones in parts."""
         current: _TableFolder | None = None
         async for meta in self._store.list(TOPICS_PREFIX):
             found = parse_key(meta.key)
@@ -136,7 +138,8 @@ class TableCollector:
                     yield current
                 current = _TableFolder(found.topic_id)
             if len(current.sizes) >= TOPIC_OBJECTS_MAX:
-                continue
+                yield current
+                current = _TableFolder(found.topic_id, is_rest=True)
             current.sizes[meta.key] = meta.size
             if isinstance(found, SegmentObject):
                 current.segments[meta.key] = StoredSegment(found.name, meta.modified_ms)
@@ -150,7 +153,7 @@ class TableCollector:
             # The topic may be newer than this process's state.
             await self._cluster.refresh()
         if self._cluster.state.fate_of(topic_id) is TopicFate.DELETED:
-            return list(listed.sizes), []
+            return [] if listed.is_rest else list(listed.sizes), []
         topic = self._cluster.state.topics.get(topic_id)
         if topic is None:
             logger.error(

@@ -11,6 +11,7 @@ import pytest
 from tests.simulation.world.clock import SimulatedClock
 from tests.simulation.world.loop import SimulatedLoop
 from tests.unit.storage.segments import TOPIC_ID, advance, commit_of, listed
+from tidelog.broker.collect import table_collector
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter
 from tidelog.broker.collect.mark_file import MarkFile
 from tidelog.broker.collect.table_collector import TableCollector
@@ -146,6 +147,25 @@ def test_a_segment_that_was_removed_goes_after_the_grace() -> None:
         await world.collect()
         assert await world.segments() == ["10"]
         assert world.metrics.objects == {"topics": 1}
+
+    tell(story)
+
+
+def test_a_topic_with_more_objects_than_one_look_takes_is_collected_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first objects of a large topic stay for ever, and hide none of the later ones."""
+    monkeypatch.setattr(table_collector, "TOPIC_OBJECTS_MAX", 3)
+
+    async def story(world: World) -> None:
+        log = await world.open()
+        for base in (0, 10, 20, 30, 40):
+            await commit(log, segment(base), await world.put(segment(base)))
+        for base in (30, 40):
+            removed = PartitionChange(partition=0, removed=(segment(base).name,))
+            assert isinstance(await log.commit((removed,)), TableCommitted)
+        await world.collect(passes=3)
+        assert await world.segments() == ["00", "10", "20"]
 
     tell(story)
 
