@@ -158,6 +158,8 @@ class CommitOffsets:
     knows_missing_group: bool
     """The client understands GROUP_ID_NOT_FOUND (version 9)."""
     offsets: Sequence[OffsetToCommit]
+    unless_since_ms: int | None = None
+    """A partition with an offset that was committed at this time or later keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +184,8 @@ class PartitionErrors:
 
     error: ErrorCode
     partitions: Sequence[tuple[str, int, ErrorCode]] = ()
+    decided_ms: int = 0
+    """The time of the offsets that an OffsetCommit stored, or would have stored."""
 
 
 @dataclass(frozen=True, slots=True)

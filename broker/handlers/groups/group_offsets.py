@@ -135,7 +135,8 @@ async def _commit_the_others(
 ) -> OffsetCommitResponse:
     """Commit the others when the view is renewed: another broker may have created them.
 
-    The known ones are committed already, in the order of the connection's requests.
+    The known ones are committed already, in the order of the connection's requests. A later commit
+    may have found the others known meanwhile: its offsets stay.
     """
     reply = await _commit_reply(asked)
     await broker.renewal.renewed()
@@ -143,7 +144,8 @@ async def _commit_the_others(
     known = {(each.topic, each.partition) for each in offsets.existing}
     new = [each for each in renewed.existing if (each.topic, each.partition) not in known]
     if new and reply.error is ErrorCode.NONE:
-        second = await _commit_reply(_ask_to_commit(broker, request, context, new))
+        asked = _ask_to_commit(broker, request, context, new, unless_since_ms=reply.decided_ms)
+        second = await _commit_reply(asked)
         codes = _codes(second)
         told = [
             (each.topic, each.partition, codes.get((each.topic, each.partition), second.error))
@@ -158,6 +160,8 @@ def _ask_to_commit(
     request: OffsetCommitRequest,
     context: RequestContext,
     offsets: Sequence[OffsetToCommit],
+    *,
+    unless_since_ms: int | None = None,
 ) -> Awaitable[Reply]:
     retention_ms = request.retention_time_ms
     command = CommitOffsets(
@@ -168,6 +172,7 @@ def _ask_to_commit(
         retention_ms=None if retention_ms == NO_RETENTION else retention_ms,
         knows_missing_group=context.api_version >= MISSING_GROUP_FROM,
         offsets=offsets,
+        unless_since_ms=unless_since_ms,
     )
     return ask(broker, request.group_id, command)
 

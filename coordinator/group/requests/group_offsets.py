@@ -131,9 +131,16 @@ def missing_group_error(commit: CommitOffsets | CommitTransactionalOffsets) -> E
 
 
 def commit_offsets(
-    commit: CommitOffsets, token: Token, settings: GroupSettings, turn: Turn[GroupRecord, Reply]
+    commit: CommitOffsets,
+    token: Token,
+    settings: GroupSettings,
+    offsets: CommittedOffsets,
+    turn: Turn[GroupRecord, Reply],
 ) -> None:
-    """Store the offsets of an allowed commit, except those with too much metadata."""
+    """Store the offsets of an allowed commit, except those with too much metadata.
+
+    Those that yield to a later commit are not stored and are no error.
+    """
     now_ms = turn.now.time_ms
     expires_ms = NO_TIMESTAMP
     if commit.retention_ms is not None:
@@ -141,11 +148,23 @@ def commit_offsets(
     results = []
     for each in commit.offsets:
         error = _metadata_error(each, settings)
-        if error is ErrorCode.NONE:
+        if error is ErrorCode.NONE and not _yields(commit, each, offsets):
             committed = _committed(each, now_ms, expires_ms)
             turn.persist(OffsetStored(commit.group_id, each.topic, each.partition, committed))
         results.append((each.topic, each.partition, error))
-    turn.reply(token, PartitionErrors(ErrorCode.NONE, results))
+    turn.reply(token, PartitionErrors(ErrorCode.NONE, results, now_ms))
+
+
+def _yields(commit: CommitOffsets, offset: OffsetToCommit, offsets: CommittedOffsets) -> bool:
+    """Whether the partition keeps the offset of a later commit."""
+    if commit.unless_since_ms is None:
+        return False
+    found = offsets.get(commit.group_id, offset.topic, offset.partition)
+    return (
+        found is not None
+        and found.topic_id == offset.topic_id
+        and found.commit_timestamp_ms >= commit.unless_since_ms
+    )
 
 
 def commit_transactional_offsets(

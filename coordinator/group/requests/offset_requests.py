@@ -77,7 +77,7 @@ class OffsetRequests:
         member = None if group is None else group.members.get(commit.member_id)
         if group is not None and member is not None:
             self._rebalancer.expect_heartbeat(group, member, turn)
-        commit_offsets(commit, token, self._settings, turn)
+        commit_offsets(commit, token, self._settings, self._offsets, turn)
 
     def _commit_error(self, commit: CommitOffsets | CommitTransactionalOffsets) -> ErrorCode:
         consumer_group = self._consumers.get(commit.group_id)
