@@ -96,7 +96,7 @@ class TargetAssignments:
             turn.persist(ConsumerGroupStored(group.group_id, epoch, target.metadata_hash))
         if target.assignments is None:
             return epoch, caller.target
-        _persist_target(group.group_id, target, members, epoch, turn)
+        _persist_target(group.group_id, target, members, previous, epoch, turn)
         return epoch, target.assignments[caller.member_id]
 
     def _request_target(
@@ -154,7 +154,10 @@ class TargetAssignments:
                 epoch += group.epoch == group.assignment_epoch
                 turn.persist(ConsumerGroupStored(group.group_id, epoch, target.metadata_hash))
         if target.assignments is not None and epoch > group.assignment_epoch:
-            _persist_target(group.group_id, target, group.subscriptions, epoch, turn)
+            members = group.subscriptions
+            # An earlier target may have come since the task was made.
+            present = {each: group.target(each) for each in members}
+            _persist_target(group.group_id, target, members, present, epoch, turn)
 
     def _has_room(self, group: ConsumerGroup, target: Target, turn: GroupTurn) -> bool:
         """Whether the target fits the memory limit.
@@ -191,10 +194,11 @@ def _persist_target(
     group_id: str,
     target: Target,
     members: Mapping[str, ConsumerSubscription],
+    present: Mapping[str, Assignment],
     epoch: int,
     turn: GroupTurn,
 ) -> None:
-    """Add the records of the changed parts of a target.
+    """Add the records of the parts of a target that differ from the present one.
 
     Members whose subscription has changed since the task are skipped.
     """
@@ -202,6 +206,6 @@ def _persist_target(
     for member_id, assignment in (target.assignments or {}).items():
         said = members.get(member_id)
         is_same = said is not None and not _subscribes_anew(task.members[member_id], said)
-        if is_same and assignment != task.previous[member_id]:
+        if is_same and assignment != present[member_id]:
             turn.persist(TargetStored(group_id, member_id, assignment))
     turn.persist(TargetEpochStored(group_id, epoch))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.coordinator.group.classic_client import ClassicClient
-from tests.unit.coordinator.group.consumer_world import ConsumerWorld, FakeConsumer
+from tests.unit.coordinator.group.consumer_world import HEARTBEAT_MS, ConsumerWorld, FakeConsumer
 from tests.unit.coordinator.group.group_world import GROUP
 from tests.unit.coordinator.group.requests.test_migration import settle
 from tidelog.coordinator.group.assign import target_assignment
@@ -242,3 +242,32 @@ def test_a_target_for_an_earlier_group_is_dropped(world: ConsumerWorld) -> None:
     before = len(world.log)
     world.submit(TargetMade(make_target(task)))
     assert len(world.log) == before
+
+
+@pytest.mark.usefixtures("_large")
+def test_a_target_is_whole_though_one_that_was_given_up_for_lost_came_before_it(
+    world: ConsumerWorld,
+) -> None:
+    """The worker was busy, so the group requested a target twice. Both come, one after the
+    other."""
+    first, second = world.consumer("a"), world.consumer("b")
+    world.settle(first, second)
+    world.is_working = False
+    third = world.consumer("c")
+    for _ in range(TIMEOUT_MS // HEARTBEAT_MS - 1):
+        world.advance(HEARTBEAT_MS)
+        for client in (first, second, third):
+            client.beat()
+    third.leave()
+    world.advance(HEARTBEAT_MS)
+    first.beat()
+    early, late = world.work
+    assert isinstance(early, TargetTask)
+    assert isinstance(late, TargetTask)
+    assert early.members.keys() == {"a", "b", "c"}
+    assert late.members.keys() == {"a", "b"}
+    world.do_work()
+    world.is_working = True
+    world.settle(first, second)
+    assert all_of("t", first, second) == [0, 1, 2, 3]
+    assert world.consumer_group.state is ConsumerGroupState.STABLE
