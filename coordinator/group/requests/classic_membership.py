@@ -148,6 +148,10 @@ class ClassicMembership:
             # The leader may know the member by its old id, and its assignment would miss it. So the
             # generation ends.
             self._park_join(group, member, token, turn)
+            if member.is_new:
+                # Its first join goes on.
+                within_ms = self._settings.new_member_join_timeout_ms
+                rebalancer.expect_heartbeat(group, member, turn, within_ms)
             rebalancer.begin_or_go_on(group, turn)
 
     def _resumed(

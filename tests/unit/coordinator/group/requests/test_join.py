@@ -455,6 +455,19 @@ def test_a_static_member_that_comes_back_while_it_waits_fences_the_first() -> No
     assert len(world.group.members) == 1
 
 
+def test_a_static_member_that_comes_back_while_it_waits_has_the_rebalance_to_wait_for() -> None:
+    """Others may take longer to join than its session lasts. It sends no heartbeat meanwhile."""
+    world = GroupWorld()
+    (slow,) = world.stable(session_ms=10 * SESSION_MS)
+    world.join(instance_id="one")
+    world.advance(1)
+    back = world.join(instance_id="one")
+    world.advance(2 * SESSION_MS)
+    assert world.is_parked(back)
+    world.join(slow)
+    assert world.joined(back).error is ErrorCode.NONE
+
+
 def test_a_static_member_survives_a_missed_join_until_its_session_expires() -> None:
     world = GroupWorld()
     tokens = [world.join(instance_id=name, session_ms=200_000) for name in ("one", "two")]
