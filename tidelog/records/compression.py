@@ -272,12 +272,14 @@ def _decompress_zstd(data: Buffer, size_max: int) -> bytes:
         # A frame that states its size gets exactly that. (A frame that claims to be empty is
         # accepted unread; no records section is empty.) Otherwise guess: unused room costs page
         # faults and a system call for each batch.
-        for room in (_guess(data, size_max), size_max + 1):
+        room = _guess(data, size_max)
+        while True:
             try:
                 plain = decompressor.decompress(data, max_output_size=room)
             except zstandard.ZstdError:
                 if room > size_max or stated >= 0:
                     raise
+                room = min(size_max + 1, _GUESS_RATIO * room)
                 continue
             break
     except zstandard.ZstdError as error:

@@ -178,6 +178,19 @@ def test_decompression_to_the_limit_takes_one_copy(codec: Compression) -> None:
     assert peak < size + SLACK_BYTES
 
 
+def test_a_high_limit_takes_no_memory_from_frames_without_a_size() -> None:
+    """Java's frames state none."""
+    plain = bytes(8_000_000)
+    data = zstandard.ZstdCompressor(write_content_size=False).compress(plain)
+    tracemalloc.start()
+    try:
+        assert decompress(Compression.ZSTD, data, 2**31 - 1) == plain
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * len(plain) + SLACK_BYTES
+
+
 @pytest.mark.parametrize("codec", Compression)
 def test_threads_do_not_share_contexts(codec: Compression) -> None:
     chance = random.Random(3)
