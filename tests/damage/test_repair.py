@@ -237,6 +237,30 @@ async def tables_of(access: BucketAccess) -> dict[str, tuple[int, int]]:
     return {name: (each.version, each.partition(0).next_offset) for name, each in tables.items()}
 
 
+def test_a_repair_that_is_cut_off_still_tells_what_a_table_gave_up(rich: RichBucket) -> None:
+    """The next repair no longer finds a segment that has left the table already."""
+    case = newest(rich, Kind.SEGMENT, "delete")
+    name = SegmentName.parse("/".join(case.key.split("/")[-2:]))
+    assert name is not None
+    lost = OffsetRange(name.base_offset, name.last_offset)
+
+    async def story() -> None:
+        steps, is_cut_off = 0, True
+        while is_cut_off:
+            store = RichBucket(case.applied_to(rich.objects), rich.truth).store()
+            try:
+                await repaired(EndingStore(store, steps))
+                is_cut_off = False
+            except CutOff:
+                await repaired(store)
+            state = await access_to(store).cluster.refresh()
+            assert lost in [each for loss in state.losses for each in loss.lost], steps
+            steps += 1
+        assert steps > 1
+
+    asyncio.run(story())
+
+
 def test_a_bucket_that_was_copied_while_in_use_can_be_opened() -> None:
     """The copy has early metadata and late WALs: each part dates from its own turn."""
 

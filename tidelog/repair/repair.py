@@ -33,7 +33,7 @@ from tidelog.identifiers import FIRST_SLOT, BrokerId, Epoch, Incarnation, TopicP
 from tidelog.repair import log_end
 from tidelog.repair.log_end import LogEnd, accept_log_end, find_log_end
 from tidelog.repair.partitions import PartitionDamage, damaged_partitions
-from tidelog.repair.tables import TableDamage, accept_table, damaged_tables, sound_ends
+from tidelog.repair.tables import TableDamage, accept_table, damaged_tables, losses_of, sound_ends
 from tidelog.storage.object_store import IfAbsent
 from tidelog.wal.format.image_codec import encode_images
 from tidelog.wal.recover.filler import Filler
@@ -256,8 +256,9 @@ async def _accept_losses(
     for table in await damaged_tables(access, view, progress):
         accepted = table.accepted(wanted)
         if accepted is not None:
-            for record in await accept_table(access, accepted):
+            for record in losses_of(accepted):
                 await _record(log, me, record)
+            await accept_table(access, accepted)
     filler = Filler(me, 0, access.clock.time_ms(), access.entropy.uuid().bytes)
     found = await survey(access, filler, progress)
     cut = {damage.topic.topic_id for damage in found.tables if damage.cut is not None}

@@ -5,7 +5,8 @@ entries after it do not tell what it held. Readable segments after the cut that 
 come back by a commit, since their files describe them. Offsets between them count as lost: whether
 they had a segment only the lost entries told.
 
-Accepting a cut, step by step, and the state if the process dies after each:
+The metadata log has the lost offsets first: a table without a segment does not tell that it had
+one. Accepting a cut then, step by step, and the state if the process dies after each:
 
 1. The hint goes back to a checkpoint below the cut. The entry is lost as before.
 2. Objects at the cut and above are deleted, the highest first. While one is left, the log is as
@@ -177,16 +178,8 @@ async def sound_ends(
     return ends
 
 
-async def accept_table(access: BucketAccess, damage: TableDamage) -> list[LossAccepted]:
-    """Accept a table's losses; return the records for the metadata log."""
-    if damage.cut is not None:
-        await _cut(access, damage.topic, damage.cut)
-    log = await access.open_table(damage.topic)
-    changes = _changes(log.state, damage)
-    if changes:
-        result = await log.commit(changes)
-        if not isinstance(result, TableCommitted):
-            raise CorruptObject(commit_key(log.topic_id, log.state.version), result.reason)
+def losses_of(damage: TableDamage) -> list[LossAccepted]:
+    """The records for the metadata log of a table's losses."""
     return [
         LossAccepted(
             damage.topic.topic_id,
@@ -197,6 +190,18 @@ async def accept_table(access: BucketAccess, damage: TableDamage) -> list[LossAc
         )
         for number in damage.partitions
     ]
+
+
+async def accept_table(access: BucketAccess, damage: TableDamage) -> None:
+    """Accept a table's losses, which the metadata log has already."""
+    if damage.cut is not None:
+        await _cut(access, damage.topic, damage.cut)
+    log = await access.open_table(damage.topic)
+    changes = _changes(log.state, damage)
+    if changes:
+        result = await log.commit(changes)
+        if not isinstance(result, TableCommitted):
+            raise CorruptObject(commit_key(log.topic_id, log.state.version), result.reason)
 
 
 def _changes(state: TableState, damage: TableDamage) -> tuple[PartitionChange, ...]:
