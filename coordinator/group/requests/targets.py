@@ -149,7 +149,8 @@ class TargetAssignments:
         group.no_target_before_ms = 0
         epoch = task.epoch
         if epoch == group.epoch:
-            group.topics_seen = task.topics.topics
+            # If expressions match other topics meanwhile, the next heartbeat looks again.
+            group.topics_seen = task.topics.topics if task.matches == group.matches else None
             if target.metadata_hash != group.metadata_hash:
                 epoch += group.epoch == group.assignment_epoch
                 turn.persist(ConsumerGroupStored(group.group_id, epoch, target.metadata_hash))

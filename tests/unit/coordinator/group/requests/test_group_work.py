@@ -10,7 +10,12 @@ from tests.unit.coordinator.group.group_world import GROUP
 from tests.unit.coordinator.group.requests.test_migration import settle
 from tidelog.coordinator.group.assign import target_assignment
 from tidelog.coordinator.group.assign.target_assignment import TargetTask, make_target
-from tidelog.coordinator.group.commands import DeleteGroup, DeleteReply, TargetMade
+from tidelog.coordinator.group.commands import (
+    DeleteGroup,
+    DeleteReply,
+    PatternLookup,
+    TargetMade,
+)
 from tidelog.coordinator.group.settings import GroupSettings
 from tidelog.coordinator.group.state.consumer_group import ConsumerGroupState
 from tidelog.protocol.error_codes import ErrorCode
@@ -271,3 +276,21 @@ def test_a_target_is_whole_though_one_that_was_given_up_for_lost_came_before_it(
     world.settle(first, second)
     assert all_of("t", first, second) == [0, 1, 2, 3]
     assert world.consumer_group.state is ConsumerGroupState.STABLE
+
+
+@pytest.mark.usefixtures("_large")
+def test_a_new_topic_is_assigned_though_its_name_was_found_while_a_target_was_made(
+    world: ConsumerWorld,
+) -> None:
+    """The target is of the topics that the expression matched before."""
+    client = world.consumer("m", regex="t|fl.*")
+    world.settle(client)
+    world.advance(INTERVAL_MS)
+    world.create(flights=2)
+    world.is_working = False
+    client.beat()
+    assert [type(each) for each in world.work] == [PatternLookup, TargetTask]
+    world.do_work()
+    world.is_working = True
+    world.settle(client)
+    assert client.has("flights") == [0, 1]
