@@ -261,6 +261,28 @@ def test_a_repair_that_is_cut_off_still_tells_what_a_table_gave_up(rich: RichBuc
     asyncio.run(story())
 
 
+def test_a_repair_that_is_cut_off_still_tells_of_a_lost_state(rich: RichBucket) -> None:
+    """Without its newest snapshot, a coordinator's log does not tell that there was one."""
+    case = newest(rich, Kind.STATE, "flip")
+
+    async def story() -> None:
+        steps, is_cut_off = 0, True
+        while is_cut_off:
+            store = RichBucket(case.applied_to(rich.objects), rich.truth).store()
+            try:
+                await repaired(EndingStore(store, steps))
+                is_cut_off = False
+            except CutOff:
+                await repaired(store)
+            state = await access_to(store).cluster.refresh()
+            assert case.key in [key for loss in state.losses for key in loss.keys], steps
+            steps += 1
+        assert steps > 1
+        assert case.key not in [meta.key async for meta in store.list()]
+
+    asyncio.run(story())
+
+
 def test_a_bucket_that_was_copied_while_in_use_can_be_opened() -> None:
     """The copy has early metadata and late WALs: each part dates from its own turn."""
 

@@ -9,7 +9,8 @@ each; no broker may live meanwhile:
 3. Store the replacements: an object that fills the holes, then an image of each partition. No other
    object refers to them yet; a collector deletes them in time.
 4. Record `LossAccepted`, which gives each partition its next tenure, with its image as the base.
-   Each recorded one counts; the other partitions are as before.
+   Each recorded one counts; the other partitions are as before. Then delete the unreadable states
+   of its coordinator. While one is left, the next run finds it and accepts the loss again.
 5. This process fences itself. The next broker takes over, as it does without this step.
 """
 
@@ -274,11 +275,12 @@ async def _accept_losses(
         key = f"handover/{access.entropy.uuid()}"
         data = await access.offload.run(encode_images, [damage.image])
         await store.put(key, data, IfAbsent())
-        for superfluous in damage.superfluous:
-            await store.delete(superfluous)
         topic_id, number = damage.partition
         keys = tuple(sorted(damage.faults))
         await _record(log, me, LossAccepted(topic_id, number, key, damage.lost, keys))
+        # Not before: without them nothing would tell the next repair of the loss.
+        for superfluous in damage.superfluous:
+            await store.delete(superfluous)
 
 
 async def _record(log: MetadataLog, me: Incarnation, record: LossAccepted) -> None:
