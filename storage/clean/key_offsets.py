@@ -13,6 +13,8 @@ from tidelog.records.parse.row_arrays import boolean_array, integers_of, nulls_o
 from tidelog.records.parse.varints import Integers
 
 NO_OFFSET = -1
+KEYS_BYTES_MAX = 1 << 30
+"""The bytes of all keys. One Arrow array holds them, which has room for less than 2 GiB."""
 _BYTES_PER_KEY = 40
 """Memory per key beside the key itself: offsets, and Arrow's table during lookups."""
 
@@ -53,14 +55,15 @@ class KeyOffsets:
             self._merge()
 
     def fills(self, bytes_max: int) -> bool:
-        """True if a lookup would need about `bytes_max` of memory or more."""
-        if self._need(self._keys_bytes + self._new_bytes, self._new_count) < bytes_max:
+        """True at the limit of the keys, or if a lookup would need about `bytes_max` of memory."""
+        if not self._is_full(bytes_max, self._keys_bytes + self._new_bytes, self._new_count):
             return False
         self._merge()
-        return self._need(self._keys_bytes, 0) >= bytes_max
+        return self._is_full(bytes_max, self._keys_bytes, 0)
 
-    def _need(self, keys_bytes: int, more: int) -> int:
-        return 2 * keys_bytes + _BYTES_PER_KEY * (len(self._keys) + more)
+    def _is_full(self, bytes_max: int, keys_bytes: int, more: int) -> bool:
+        need = 2 * keys_bytes + _BYTES_PER_KEY * (len(self._keys) + more)
+        return need >= bytes_max or keys_bytes >= KEYS_BYTES_MAX
 
     def latest(self, keys: pa.Array | pa.ChunkedArray) -> Integers:
         """The latest offset of each key; NO_OFFSET for unknown keys and null."""

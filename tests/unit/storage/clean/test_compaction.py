@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.storage.keyed_log import POLICY, Kept, KeyedLog
 from tests.unit.storage.segments import listed
-from tidelog.storage.clean import segment_rewriting
+from tidelog.storage.clean import key_offsets, segment_rewriting
 from tidelog.storage.clean.compaction import (
     MERGED_SEGMENTS_MIN,
     RANGES_MAX,
@@ -299,6 +299,18 @@ def test_memory_of_keys_grows_by_distinct_keys_not_by_repetitions() -> None:
     assert not keys.fills(1_000)
     keys.add(pa.array([b"%030d" % n for n in range(100)], pa.binary()), np.arange(100))
     assert keys.fills(1_000)
+
+
+def test_keys_fill_one_arrow_array_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much memory they may take. Beyond 2 GiB Arrow raises an error of its own."""
+    monkeypatch.setattr(key_offsets, "KEYS_BYTES_MAX", 3_000)
+    keys = KeyOffsets()
+    same = pa.array([b"key" * 10] * 100, pa.binary())
+    keys.add(same, np.arange(100))
+    assert not keys.fills(1 << 40)
+    keys.add(pa.array([b"%030d" % n for n in range(100)], pa.binary()), np.arange(100))
+    assert keys.fills(1 << 40)
+    assert len(keys) == 101
 
 
 def test_no_keys_are_no_keys() -> None:
