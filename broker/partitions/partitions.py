@@ -288,6 +288,8 @@ class PartitionRegistry:
         """Serve a partition again that was not given away after all, unless it is deleted."""
         place = partition.log.partition
         if self._withheld.pop(place, None) is not None:
+            # The topic's settings may have changed since.
+            partition.limits = self._limits(place.topic_id)
             self._add(place, partition)
 
     def condemn(self, partition: Partition, fault: CorruptObject) -> None:

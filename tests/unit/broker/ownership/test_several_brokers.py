@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
+from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run, until
 from tests.unit.broker.rolled import flush, offsets
 from tidelog.broker.handlers.cluster.replicas import alter_partition_reassignments
 from tidelog.broker.ownership import partition_recovery
@@ -18,7 +18,12 @@ from tidelog.broker.shutdown import drain
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.membership import departures
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
-from tidelog.coordinator.cluster.records.records import BrokerFenced, TopicCreated
+from tidelog.coordinator.cluster.records.records import (
+    BrokerFenced,
+    ConfigsChanged,
+    ConfigScope,
+    TopicCreated,
+)
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import Epoch, TopicId, TopicPartition
@@ -291,6 +296,35 @@ def test_a_partition_stays_when_its_receiver_is_not_live() -> None:
             )
             assert (await first.produce(batch(b"b"))).error_code == 0
             assert await values(first, 0) == [b"a", b"b"]
+
+    run(story)
+
+
+def test_a_partition_that_stays_follows_the_settings_that_changed_meanwhile() -> None:
+    """The topic gets other settings while a partition is being given away; the receiver ends."""
+    here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker(1) as first, here.broker(2, politely=False) as second:
+            topic_id = await shared_topic(first, first)
+            place = TopicPartition(topic_id, 0)
+            assert (await first.produce(batch(b"a"))).log_append_time_ms == -1
+            metadata, receiver = first.broker.membership.metadata, epoch_of(second)
+            changes = (
+                ConfigsChanged(
+                    ConfigScope.TOPIC, str(topic_id), {"message.timestamp.type": "LogAppendTime"}
+                ),
+                BrokerFenced(receiver),
+            )
+            giving = first.broker.ownership.giving
+            async with metadata._lock:
+                changing = asyncio.create_task(metadata.append(epoch_of(first), lambda _: changes))
+                await until(lambda: metadata._appender is not None and not metadata._waiting)
+                gift = asyncio.create_task(giving.give({place: receiver}))
+                await until(lambda: place in giving.under_way)
+            await changing
+            assert await gift == set()
+            assert (await first.produce(batch(b"b"))).log_append_time_ms > 0
 
     run(story)
 
