@@ -99,12 +99,23 @@ class InheritedPartitions:
     def open_some(self) -> None:
         """Write the next group of opening images."""
         opened = extents = 0
+        withheld: list[TopicPartition] = []
         while self._waiting and opened < PARTITIONS_AT_ONCE_MAX and extents < EXTENTS_AT_ONCE_MAX:
-            hosted = self._partition(self._waiting.popleft())
+            place = self._waiting.popleft()
+            if self._is_given_away(place):
+                withheld.append(place)
+                continue
+            hosted = self._partition(place)
             if hosted is not None:
                 self._writes.log_writer.open(hosted)
                 opened += 1
                 extents += len(hosted.log.extents)
+        self._waiting.extend(withheld)
+
+    def _is_given_away(self, place: TopicPartition) -> bool:
+        """Whether the partition is about to leave. It stays if the move is refused."""
+        partitions = self._writes.partitions
+        return partitions.get(place) is None and partitions.held(place) is not None
 
     def _partition(self, place: TopicPartition) -> Partition | None:
         """The partition; None if it is open already, cannot be served, or is gone."""

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from tests.unit.broker.collections import hold_tenure_reports, objects, until_opened
-from tests.unit.broker.one_broker import World, batch, run
+from tests.unit.broker.one_broker import World, batch, run, until
 from tidelog.broker.ownership import inherited
+from tidelog.broker.ownership.inherited import InheritedPartitions
 from tidelog.clock import SystemClock
 from tidelog.identifiers import TopicPartition
 from tidelog.storage.object_store import ByteRange, StoredObject, Suffix
@@ -128,6 +129,39 @@ def test_many_partitions_are_opened_in_groups_by_descending_number_of_tenures(
             assert len(read) <= 20 // 3 + 2, sorted(read)
             for partition in range(PARTITIONS):
                 assert await values(one, partition) == [b"%d" % partition]
+
+    run(story)
+
+
+def test_a_partition_that_stays_after_a_refused_move_is_opened_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the metadata log would name its earlier owners, whose WALs stay, until a producer
+    writes to it."""
+    monkeypatch.setattr(inherited, "PARTITIONS_AT_ONCE_MAX", 1)
+    monkeypatch.setattr(inherited, "PAUSE_SECONDS", 0.0)
+    here = World(ReadWals(), wal_linger_ms=0)
+
+    async def story() -> None:
+        async with here.broker(politely=False) as one:
+            topic_id = await one.create_topic(retention_ms="-1", partitions=3)
+            for partition in range(3):
+                await one.produce(batch(b"a"), partition)
+        monkeypatch.setattr(InheritedPartitions, "run", lambda _: asyncio.Event().wait())
+        async with here.broker() as one:
+            partitions = one.broker.writes.partitions
+            leaving = partitions.find(TopicPartition(topic_id, 1))
+            partitions.suspend(leaving)
+            opening = asyncio.create_task(one.broker.maintenance.inherited._open_all())
+            await until(lambda: sum(each.opened for each in partitions) == 2)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not leaving.opened
+            partitions.resume(leaving)
+            await opening
+            assert leaving.opened
+            tenures = one.broker.membership.state().tenures(leaving.log.partition)
+            assert len(tenures) == 1
 
     run(story)
 
