@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidelog.bucket.views.atomic_view import AtomicView
 from tidelog.spark_source.columns import BatchMaker, check_schema, row_columns
 from tidelog.spark_source.options.options import ReadOptions
 from tidelog.spark_source.plain_errors import plain_errors
@@ -75,10 +76,12 @@ class BatchReader(DataSourceReader):
 
     async def _plan(self, session: Session) -> list[Piece]:
         options, bucket, limits = self._options, session.bucket, self._snapshot.partitions
+        excluded = self._snapshot.excluded
         await bucket.refresh()
         view = await bucket.view_partitions(each.partition for each in limits)
-        starts = await offsets_since(bucket, view, options.starting, limits)
-        ends = await offsets_since(bucket, view, options.ending, limits)
+        keep = None if excluded is None else AtomicView(view, excluded).keep
+        starts = await offsets_since(bucket, view, options.starting, limits, keep)
+        ends = await offsets_since(bucket, view, options.ending, limits, keep)
         planned = []
         for wanted in batch_ranges(options, limits, starts, ends):
             partition = view.partition(wanted.limits.partition)
@@ -89,7 +92,7 @@ class BatchReader(DataSourceReader):
             logger.info("reads %s", described(there, partition))
         return plan(
             planned,
-            excluded=self._snapshot.excluded,
+            excluded=excluded,
             partitions_min=options.partitions_min,
             records_max=options.records_max,
         )

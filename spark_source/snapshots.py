@@ -8,6 +8,7 @@ from typing import Final
 
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.reading import BucketView
+from tidelog.bucket.views.tails import Keep
 from tidelog.concurrency import read_all
 from tidelog.identifiers import TopicPartition
 from tidelog.spark_source.options.options import Bound, Offsets, ReadOptions, Timestamps
@@ -58,9 +59,15 @@ def limits_in(
 
 
 async def offsets_since(
-    bucket: Bucket, view: BucketView, bound: Bound | None, limits: Iterable[ReadableOffsets]
+    bucket: Bucket,
+    view: BucketView,
+    bound: Bound | None,
+    limits: Iterable[ReadableOffsets],
+    keep: Keep | None = None,
 ) -> Mapping[TopicPartition, int | None]:
     """The offsets of a time bound in each partition; empty for other bounds.
+
+    For an atomic snapshot pass the `keep` of its view.
 
     InvalidConfiguration if the bound names other partitions than these; CorruptObject, StoreError.
     """
@@ -75,7 +82,9 @@ async def offsets_since(
 
     async def offset_of(each: ReadableOffsets) -> int | None:
         time = named if isinstance(named, int) else named[each.topic][each.partition.partition]
-        return await first_offset_since(bucket, view.partition(each.partition), time, each.end)
+        return await first_offset_since(
+            bucket, view.partition(each.partition), time, each.end, keep
+        )
 
     offsets = await read_all(offset_of, limits, asyncio.Semaphore(LOOKS_AT_ONCE_MAX))
     return {each.partition: offset for each, offset in zip(limits, offsets, strict=True)}

@@ -158,6 +158,8 @@ def _segment_frames(
 ) -> list[DataFrame]:
     """One frame of the segments that are read whole, and one of those that are cut."""
     reader = spark.read.options(**hadoop).option("basePath", base)
+    # Whatever the session says: a frame without the rows of a lost file would be wrong.
+    reader = reader.options(ignoreMissingFiles=False, ignoreCorruptFiles=False)
     reader = reader.schema(f"{SEGMENT_SCHEMA}, partition int")
 
     def frame(segments: Iterable[Segment]) -> DataFrame:

@@ -138,6 +138,6 @@ def _headers(given: pa.ListArray) -> pa.Array:
         [keys.cast(pa.string()), values.cast(pa.binary())], fields=list(HEADER_TYPE)
     )
     mask = pc.is_null(given) if given.null_count else None
-    return pa.ListArray.from_arrays(
-        given.offsets.cast(pa.int32()), structs, type=HEADERS_TYPE, mask=mask
-    )
+    # Arrow takes a mask only with offsets that are no slice of others, as a cut batch has them.
+    offsets = integer_array(integers_of(given.offsets).astype(np.int32), pa.int32())
+    return pa.ListArray.from_arrays(offsets, structs, type=HEADERS_TYPE, mask=mask)

@@ -6,7 +6,7 @@ same rows: committed records do not change.
 
 Spark does not log the beginning of the first batch: a rerun calls `initialOffset` again. So the
 first batch is empty. Spark logs its end, where the second batch begins, and a rerun of an empty
-batch reads nothing elsewhere.
+batch reads nothing elsewhere. New partitions begin with an empty batch for the same reason.
 """
 
 from __future__ import annotations
@@ -175,6 +175,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._publisher.publish(progress, at_once=self._target is not None)
         limits = self._targeted(watcher.poll(progress))
         ranges = pending(progress, limits, fail_on_data_loss=self._options.fail_on_data_loss)
+        if any(each.limits.partition not in progress.offsets for each in ranges):
+            # Spark logs only the end of a batch. So the beginning of a new partition is the end of
+            # a batch of its own, which is empty like the first one.
+            starts = {each.limits.partition: each.start for each in ranges}
+            return progress_at(limits, starts).checkpoint()
         offsets_max = 0
         if not isinstance(limit, ReadAllAvailable):
             offsets_max = self._options.trigger_offsets_max or 0

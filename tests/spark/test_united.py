@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 import pytest
 from confluent_kafka import Producer
@@ -74,3 +76,21 @@ def test_wrong_uses_are_told(spark: SparkSession, history: History) -> None:
         read(spark, store=history.store, topic=TOPIC, startingOffsets="earliest")
     with pytest.raises(InvalidConfiguration, match=r"unknown option store\.colour"):
         read(spark, store=history.store, topic=TOPIC, colour="red")
+
+
+def test_a_lost_file_is_told_whatever_the_session_ignores(
+    spark: SparkSession, history: History
+) -> None:
+    frame = read(spark, store=history.store, topic=TOPIC)
+    (path,) = (Path(unquote(urlparse(name).path)) for name in frame.inputFiles()[:1])
+    hidden = path.with_suffix(".hidden")
+    ignored = "spark.sql.files.ignoreMissingFiles"
+    spark.conf.set(ignored, True)
+    path.rename(hidden)
+    try:
+        with pytest.raises(Exception, match=path.name):
+            frame.collect()
+    finally:
+        hidden.rename(path)
+        spark.conf.unset(ignored)
+    assert len(frame.collect()) == len(consume(history.kafka))

@@ -179,6 +179,24 @@ def test_times_mean_offsets(spark_world: SparkWorld) -> None:
     assert seen(spark_world, **late) == []
 
 
+def test_times_find_the_records_of_an_atomic_frame_above_an_open_transaction(
+    spark_world: SparkWorld,
+) -> None:
+    async def dated(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.create_topic()
+        await broker.produce(batch(b"0"))
+        await transaction(broker, "open", b"open")
+        await broker.produce(batch(*(b"above %d" % number for number in range(5))))
+
+    spark_world.tell(dated)
+    late = {"snapshot": "atomic", "startingOffsetsByTimestampStrategy": "latest"}
+    assert seen(spark_world, **late) == [b"0", *(b"above %d" % number for number in range(5))]
+    assert seen(spark_world, startingTimestamp=1003, **late) == [b"above 3", b"above 4"]
+    assert seen(spark_world, startingTimestamp=1003, snapshot="atomic") == [b"above 3", b"above 4"]
+    with pytest.raises(InvalidConfiguration, match=r"startingTimestamp: flights-0 has no record"):
+        seen(spark_world, startingTimestamp=1003)
+
+
 WRONG: list[tuple[dict[str, str], str]] = [
     ({"subscribe": "nowhere"}, "no topic nowhere in this bucket; its topics are flights$"),
     ({"subscribe": "flight"}, "no topic flight in this bucket; did you mean flights?"),

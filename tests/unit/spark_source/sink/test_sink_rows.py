@@ -98,6 +98,21 @@ def test_headers_are_left_out_on_request() -> None:
     assert rows.column("headers").to_pylist() == [None]
 
 
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_a_part_of_a_batch_has_its_own_headers(start: int) -> None:
+    """A task cuts a large batch. Some rows have no headers."""
+    headers = [{"key": "h", "value": b"x"}]
+    whole = batch(
+        {"value": b"0", "headers": headers},
+        {"value": b"1", "headers": None},
+        {"value": b"2", "headers": [*headers, *headers]},
+        {"value": b"3", "headers": None},
+    )
+    found = sink_rows(whole.slice(start, 2), "a", TIME_MS, include_headers=True).rows
+    assert found.column("value").to_pylist() == [b"%d" % start, b"%d" % (start + 1)]
+    assert found.column("headers").to_pylist() == whole.column("headers").to_pylist()[start:][:2]
+
+
 def test_a_tombstone_has_a_key_and_no_value() -> None:
     ((*_, (row,)),) = routed(batch({"key": b"k", "topic": "a"}))
     assert (row["key"], row["value"]) == (b"k", None)

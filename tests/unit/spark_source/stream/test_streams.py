@@ -238,6 +238,7 @@ def test_available_now_begins_within_what_it_reads(spark_world: SparkWorld) -> N
     assert query.trigger() is None
     query.restart()
     query.reader.prepareForTriggerAvailableNow()
+    assert query.trigger() == []
     # Partitions come in the order of their topics' random ids.
     assert sorted(query.trigger() or []) == [b"fare", b"more"]
 
@@ -267,8 +268,63 @@ def test_new_topics_of_a_pattern_are_read_from_their_beginning(spark_world: Spar
 
     spark_world.tell(another)
     query.look()
+    assert query.trigger() == []
     assert query.trigger() == [b"fare"]
     assert sorted(query.log[-1]) == ["fares", TOPIC]
+
+
+def test_a_new_partitions_first_batch_misses_nothing_when_it_is_repeated(
+    spark_world: SparkWorld,
+) -> None:
+    """Retention takes records of a new topic between a batch's plan and its repetition."""
+    spark_world.tell(topic_of(1))
+    query = Query(spark_world, subscribePattern="f.*")
+    assert query.trigger() == []
+    assert query.trigger() == [b"0"]
+
+    async def another(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.create_topic("fares")
+        await broker.produce(batch(b"1", b"2", b"3"), topic="fares")
+
+    async def delete(broker: OneBroker, store: ObjectStore) -> None:
+        partition = broker.broker.writes.partitions.named("fares", 0)
+        await broker.broker.writes.appender.delete_records(partition, 2)
+
+    spark_world.tell(another)
+    query.look()
+    while not query.trigger():
+        pass
+    query.restart()
+    assert query.repeat() == [b"1", b"2", b"3"]
+    spark_world.tell(delete)
+    query.restart()
+    with pytest.raises(DataLost, match="offsets 0 to 1 of fares-0 are not there any more"):
+        query.repeat()
+
+
+def test_a_new_partition_that_waits_for_more_records_misses_none(spark_world: SparkWorld) -> None:
+    spark_world.tell(topic_of(3))
+    query = Query(spark_world, subscribePattern="f.*", minOffsetsPerTrigger=3)
+    assert query.trigger() == []
+    assert query.trigger() == [b"0", b"1", b"2"]
+
+    async def another(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.create_topic("fares")
+        await broker.produce(batch(b"1", b"2"), topic="fares")
+
+    async def delete(broker: OneBroker, store: ObjectStore) -> None:
+        partition = broker.broker.writes.partitions.named("fares", 0)
+        await broker.produce(batch(b"3", b"4", b"5"), topic="fares")
+        await broker.broker.writes.appender.delete_records(partition, 1)
+
+    spark_world.tell(another)
+    query.look()
+    while query.trigger() is not None:
+        pass
+    spark_world.tell(delete)
+    query.look()
+    with pytest.raises(DataLost, match="offsets 0 to 0 of fares-0 are not there any more"):
+        query.trigger()
 
 
 def test_lost_records_are_named_or_skipped(spark_world: SparkWorld) -> None:
@@ -341,6 +397,7 @@ def test_another_topic_of_the_same_name_is_not_taken_for_the_first(
         query.trigger()
     lenient = Query(spark_world, failOnDataLoss=False)
     lenient.log = query.log
+    assert lenient.trigger() == []
     assert lenient.trigger() == [b"new 1", b"new 2"]
 
 
