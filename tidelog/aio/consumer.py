@@ -59,7 +59,7 @@ class Consumer:
         self._made: blocking.Consumer | None = None
         self._calls = BlockingCalls("tidelog-consumer")
         self._turn = asyncio.Lock()
-        self._is_closed = False
+        self._is_closed = self._has_ended = False
 
     async def start(self) -> None:
         """Connect: join the group, or find the partitions. `async with` does it too.
@@ -150,16 +150,7 @@ class Consumer:
 
     async def close(self) -> None:
         """Leave the group. With `enable.auto.commit` commit what was given out."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        async with self._turn:
-            await self._calls.idle()
-            try:
-                if self._made is not None:
-                    await self._calls.run(self._made.close)
-            finally:
-                self._calls.close()
+        await self._end(takes_back=False)
 
     async def __aenter__(self) -> Consumer:
         await self.start()
@@ -171,10 +162,26 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is not None and self._made is not None:
-            await self._calls.idle()
+        await self._end(takes_back=error is not None)
+
+    async def _end(self, *, takes_back: bool) -> None:
+        self._is_closed = True
+        async with self._turn:
+            # A task that was cancelled while it waited for its turn has ended nothing.
+            if self._has_ended:
+                return
+            self._has_ended = True
+            try:
+                await self._calls.run(self._leave, takes_back)
+            finally:
+                self._calls.close()
+
+    def _leave(self, takes_back: bool) -> None:
+        if self._made is None:
+            return
+        if takes_back:
             self._made.take_back()
-        await self.close()
+        self._made.close()
 
     @property
     def _is_free(self) -> bool:
@@ -202,7 +209,7 @@ class Consumer:
         reader = await self._reader()
         deadline = CLOCK.monotonic() + timeout
         left = timeout
-        while not reader.has_fetched:
+        while not reader.has_fetched and not self._is_closed:
             # In steps: a cancelled task leaves a short one behind.
             await self._calls.run(reader.fetch, max(0.0, min(left, STEP_SECONDS)))
             left = deadline - CLOCK.monotonic()

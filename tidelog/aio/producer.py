@@ -75,6 +75,8 @@ class Delivery(DeliveryOutcome):
     async def result(self, timeout: float | None = None) -> tuple[int, int]:
         """The message's partition and offset, when it is durable.
 
+        The offset is -1 if the broker does not tell it, as with `acks=0`.
+
         Raises DeliveryError; RetriableError after `timeout` seconds: the outcome is still open.
         """
         if not self.is_done:

@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import length_hint
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import confluent_kafka
 
 from tidelog.sdk.messages import Message
+from tidelog.sdk.serializers import NotDeserializable
 
 Place: TypeAlias = tuple[str, int]
 """The topic and the partition."""
@@ -72,12 +73,22 @@ class FetchedMessages:
         self._given = {}
 
     def take(self, records_max: int) -> list[Message]:
-        """Up to so many messages, by a call of their own."""
+        """Up to so many messages, by a call of their own.
+
+        Ends before a message that does not decode: the next call raises its error.
+        """
         self.begin_call()
+        taken: list[Message] = []
         try:
-            return list(islice(self.messages, records_max))
+            # Keeps those before an error.
+            taken.extend(islice(self.messages, records_max))
+        except NotDeserializable:
+            if not taken:
+                raise
+            self._step_back()
         finally:
             self._call_end = self._next
+        return taken
 
     def given_since(self) -> dict[Place, Position]:
         """The positions behind the messages that were given out since this was asked last."""
@@ -115,6 +126,10 @@ class FetchedMessages:
     def _next(self) -> int:
         """How many messages were given out."""
         return len(self._raw) - length_hint(self._source)
+
+    def _step_back(self) -> None:
+        """The last message was not given out."""
+        cast(Any, self._source).__setstate__(self._next - 1)
 
     def _left(self) -> list[confluent_kafka.Message]:
         return self._raw[self._next :]

@@ -24,6 +24,8 @@ class Delivery(DeliveryOutcome):
     def result(self, timeout: float | None = None) -> tuple[int, int]:
         """The message's partition and offset. Waits until it is durable.
 
+        The offset is -1 if the broker does not tell it, as with `acks=0`.
+
         Raises DeliveryError; RetriableError after `timeout` seconds: the outcome is still open.
         """
         self._sender.wait_until(lambda: self.is_done, timeout)

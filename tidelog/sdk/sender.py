@@ -27,6 +27,8 @@ FAILURES_MAX: Final = 64
 """Failures that a producer keeps for its next flush; it counts the others."""
 CLOSED: Final = "the producer is closed; make a new one"
 _ANY_PARTITION: Final = -1
+_NO_OFFSET: Final = -1
+"""As with the Java client: with `acks=0`, and perhaps of a batch that the broker had already."""
 _NO_OPTIONS: Final[dict[str, Any]] = {}
 
 
@@ -56,8 +58,8 @@ class DeliveryOutcome:
     ) -> None:
         """librdkafka's callback, within `poll` and `flush`: itself, without an object for it."""
         if error is None:
-            # Of a batch that the broker had already, the client may not know the offset.
-            self._outcome = (message.partition() or 0, message.offset() or 0)
+            offset = message.offset()
+            self._outcome = (message.partition() or 0, _NO_OFFSET if offset is None else offset)
             return
         what = f"message to {message.topic()}"
         failure = DeliveryError(f"{what}: {error.str()} ({error.name()})", error.name())

@@ -90,6 +90,32 @@ def test_cancelled_tasks_lose_no_message(shared: Broker) -> None:
     asyncio.run(run())
 
 
+def test_a_cancelled_close_can_be_repeated(shared: Broker) -> None:
+    topic, group = shared.topic(), shared.group()
+
+    async def run() -> None:
+        consumer = member(shared, topic, group)
+        await consumer.start()
+        waiting = asyncio.create_task(consumer.poll(600))
+        await asyncio.sleep(0)
+        assert consumer._turn.locked()
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        async with asyncio.timeout(30):
+            # The poll ends with its step: the consumer is about to close.
+            assert await waiting is None
+        await consumer.close()
+        assert consumer._made is not None
+        assert consumer._made._is_closed
+        with pytest.raises(Refused, match="the consumer is closed"):
+            await consumer.poll(0)
+
+    asyncio.run(run())
+
+
 def test_tasks_share_a_consumer_in_turns(shared: Broker) -> None:
     topic = shared.topic(2)
     shared.produce(topic, [b"%d" % number for number in range(COUNT)])

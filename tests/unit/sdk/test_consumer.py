@@ -172,6 +172,24 @@ def test_a_value_that_does_not_decode_names_its_place_and_is_passed_over(shared:
         assert next(iter(consumer)).value == 7
 
 
+def test_messages_of_a_batch_before_one_that_does_not_decode_are_given_out(
+    shared: Broker,
+) -> None:
+    topic, group = shared.topic(), shared.group()
+    shared.produce(topic, ["1", "2", "{", "4"])
+    found: list[object] = []
+    failures = 0
+    with member(shared, topic, group, value_deserializer="json") as consumer:
+        while len(found) < 3:
+            try:
+                found += [message.value for message in consumer.batch()]
+            except NotDeserializable:
+                failures += 1
+                assert found == [1, 2]
+    assert (found, failures) == ([1, 2, 4], 1)
+    assert Admin(shared.bootstrap).group_offsets(group) == {(topic, 0): 4}
+
+
 def test_a_consumer_outlives_a_kill_and_restart_of_the_broker(broker: Broker) -> None:
     topic = broker.topic()
     broker.produce(topic, ["before"])

@@ -9,6 +9,7 @@ import pytest
 
 from tidelog.sdk.fetched import FetchedMessages
 from tidelog.sdk.messages import Message
+from tidelog.sdk.serializers import NotDeserializable
 
 Raw = confluent_kafka.Message
 
@@ -82,15 +83,19 @@ def test_an_end_comes_behind_all_earlier_messages() -> None:
 def test_a_message_that_does_not_decode_counts_as_given_out() -> None:
     def decoded(message: Raw) -> Message:
         if message.offset() == 2:
-            raise ValueError("no")
+            raise NotDeserializable("no")
         return Message(message, message.offset() or 0, None, int(message.value() or 0))
 
     fetched = FetchedMessages(decoded)
     fetched.replace(raw((0, 1), (0, 2), (0, 3)))
-    with pytest.raises(ValueError, match="no"):
+    # The messages before it are given out: the next position is behind them.
+    assert [each.value for each in fetched.take(3)] == [1]
+    assert fetched.given_since() == {("t", 0): (2, 4)}
+    with pytest.raises(NotDeserializable, match="no"):
         fetched.take(3)
-    assert fetched.given_last() == {("t", 0): (1, 4)}
+    assert fetched.given_last() == {("t", 0): (2, 4)}
     assert [each.value for each in fetched.take(3)] == [3]
+    assert fetched.is_empty
 
 
 def test_messages_are_equal_by_their_fields_and_can_be_sent_to_other_processes() -> None:

@@ -50,6 +50,13 @@ def send_again(producer: Producer, topic: str) -> None:
         producer.send(topic, "fits again")
 
 
+def test_an_offset_that_the_broker_does_not_tell_is_none_of_a_message(shared: Broker) -> None:
+    topic = shared.topic()
+    with Producer(shared.bootstrap, acks=0) as producer:
+        deliveries = [producer.send(topic, "v") for _ in range(2)]
+        assert [each.result(30) for each in deliveries] == [(0, -1), (0, -1)]
+
+
 def test_messages_are_read_as_sent(shared: Broker) -> None:
     topic = shared.topic()
     with Producer(shared.bootstrap, value_serializer="json") as producer:
