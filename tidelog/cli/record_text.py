@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidelog.errors import Refused
@@ -44,9 +45,9 @@ def parse(line: bytes, number: int, form: str, now_ms: int) -> Parsed:
             raise TypeError(f"unknown field {min(unknown)!r}")
         partition = found.get("partition")
         timestamp = found.get("timestamp", now_ms)
-        if not isinstance(partition, int | None) or not isinstance(timestamp, int):
+        if type(partition) not in (int, type(None)) or type(timestamp) is not int:
             raise TypeError("partition and timestamp must be whole numbers")
-        headers = tuple((str(name), _bytes(value)) for name, value in found.get("headers", []))
+        headers = tuple(_headers(found.get("headers", [])))
         record = NewRecord(_bytes(found.get("value")), _bytes(found.get("key")), headers, timestamp)
         return Parsed(record, partition)
     except (ValueError, TypeError, binascii.Error) as error:
@@ -67,6 +68,16 @@ def text(record: Record, partition: int, form: str) -> bytes:
         "headers": [[name, _shown(value)] for name, value in record.headers],
     }
     return json.dumps(fields, ensure_ascii=False).encode()
+
+
+def _headers(found: object) -> Iterator[tuple[str, bytes | None]]:
+    # A JSON object, or text, of two letters each would also give pairs.
+    for each in found if isinstance(found, list) else [found]:
+        match each:
+            case [str(name), value]:
+                yield name, _bytes(value)
+            case _:
+                raise TypeError('headers are a list of [NAME, VALUE], as [["carrier", "UA"]]')
 
 
 def _bytes(value: object) -> bytes | None:

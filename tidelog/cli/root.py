@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 import tidelog
 from tidelog.cli.examples import add_examples
-from tidelog.cli.exits import INCONSISTENT, REFUSED, UNREACHABLE, USAGE
+from tidelog.cli.exits import INCONSISTENT, INTERRUPTED, REFUSED, UNREACHABLE, USAGE
 from tidelog.cli.log_options import add_log_options
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.errors import (
@@ -177,7 +177,7 @@ def run(crash_points: CrashPoints = NO_CRASH_POINTS) -> None:
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader of the output has closed it.
         sys.stderr.close()

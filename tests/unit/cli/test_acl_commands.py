@@ -107,6 +107,8 @@ def test_rules_are_added_listed_and_removed(command: Command) -> None:
         (("add", "User:alice", "fly", "--topic", "t"), "'fly' is not one of"),
         (("add", "User:alice", "read", "--topic", "t", "--cluster"), "Name one resource"),
         (("list", "--prefixed"), "--prefixed needs a resource"),
+        (("remove", "--principal", "User:alice", "--topic", ""), "resource's name is empty"),
+        (("list", "--topic", "t", "--group", ""), "Name one resource"),
         (("remove",), "remove every rule by --all"),
         (("remove", "--all", "--topic", "t"), "remove every rule by --all"),
     ],

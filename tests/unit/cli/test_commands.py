@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 
 import tidelog
 from tests.process_table import children_with
+from tidelog.cli.commands.produce import BATCH_RECORDS_MAX
 from tidelog.cli.root import run
 from tidelog.client.errors import RequestFailed, RequestOutcome
 from tidelog.localstack.broker_process import BrokerProcess
@@ -240,6 +243,32 @@ def test_lines_and_json_records_come_back_as_they_were_sent(command: Command) ->
     assert command("consume", "round", "--from", "@0", "--max", "1").out == "one\n"
 
 
+def test_an_interrupted_producer_ends_and_tells_what_was_sent(
+    broker: BrokerProcess, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP", broker.kafka)
+    command("topics", "create", "interrupted", "--partitions", "1")
+    with subprocess.Popen(
+        [sys.executable, "-m", "tidelog.cli", "produce", "interrupted"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as writer:
+        assert writer.stdin is not None
+        assert writer.stderr is not None
+        writer.stdin.write(b"line\n" * BATCH_RECORDS_MAX + b"not sent\n")
+        writer.stdin.flush()
+        assert command("consume", "interrupted", "--max", str(BATCH_RECORDS_MAX)).code == 0
+        writer.send_signal(signal.SIGINT)
+        try:
+            # Standard input stays open, as that of a terminal.
+            assert writer.wait(30) == 130
+        finally:
+            writer.kill()
+        said = writer.stderr.read().decode()
+    assert said.startswith("tidelog: interrupted; ")
+    assert command("consume", "interrupted", "--until-end").out == "line\n" * BATCH_RECORDS_MAX
+
+
 @pytest.mark.usefixtures("to_broker")
 def test_keys_choose_partitions_as_all_kafka_clients_do(command: Command) -> None:
     command("topics", "create", "keys", "--partitions", "10")
@@ -261,6 +290,11 @@ def test_keys_choose_partitions_as_all_kafka_clients_do(command: Command) -> Non
         ('{"value": 3}', "neither null nor text"),
         ('{"value": {"a": "b"}}', r'write JSON as text: "{\"a\": \"b\"}"'),
         ('{"value": "v", "partition": 99}', "has no partition 99"),
+        ('{"value": "v", "partition": false}', "must be whole numbers"),
+        ('{"value": "v", "timestamp": true}', "must be whole numbers"),
+        ('{"value": "v", "headers": {"by": "UA"}}', "headers are a list of [NAME, VALUE]"),
+        ('{"value": "v", "headers": ["by"]}', "headers are a list of [NAME, VALUE]"),
+        ('{"value": "v", "headers": [[null, "UA"]]}', "headers are a list of [NAME, VALUE]"),
     ],
 )
 def test_a_line_that_is_no_record_is_refused_by_its_number(

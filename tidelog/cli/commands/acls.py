@@ -76,10 +76,13 @@ def _resource(named: dict[str, Any]) -> GuardedResource | None:
     found = [
         GuardedResource(kind, CLUSTER_NAME if kind is ResourceType.CLUSTER else value)
         for option, kind in _TYPES.items()
-        if (value := named[option.replace("-", "_")])
+        if (value := named[option.replace("-", "_")]) not in (None, False)
     ]
     if len(found) > 1:
         raise click.UsageError("Name one resource: --topic, --group, --transactional-id, --cluster")
+    if found and not found[0].name:
+        # Without it, the other options would select, and remove, more rules.
+        raise click.UsageError("The resource's name is empty; '*' stands for all")
     return found[0] if found else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import click
 
 from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
+from tidelog.cli.exits import INTERRUPTED
 from tidelog.cli.record_text import JSON, LINES, NotARecord, parse
 from tidelog.client.errors import RequestFailed, RequestOutcome, RequestRefused
 from tidelog.client.operations import ProducerIdentity, init_producer_id
@@ -66,6 +68,10 @@ def produce(
         except TidelogError as error:
             error.add_note(sender.progress())
             raise
+        except asyncio.CancelledError:
+            # Ctrl-C. The end of the process would wait for the thread that waits for a line.
+            print(f"tidelog: interrupted; {sender.progress()}", file=sys.stderr, flush=True)
+            os._exit(INTERRUPTED)
         return sender.sent
 
     sent = with_client(bootstrap, run)
@@ -152,6 +158,9 @@ class LineSender:
             try:
                 await produce_batch(self.client, self.topic, partition, batch)
                 break
+            except asyncio.CancelledError:
+                self._uncertain = len(records)
+                raise
             except (RequestRefused, RequestFailed) as error:
                 if error.outcome is RequestOutcome.UNKNOWN:
                     self._uncertain = len(records)
