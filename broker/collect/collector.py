@@ -31,7 +31,8 @@ no commit, the collector makes an empty one (`TableLog.fence`).
 
 Staged objects go when their batch is over (`staged_batches`), or by age (H9): twice
 `staged.retention.ms` after they were put, and after every slot of that age is below a checkpoint.
-Then no new reference to them can arise.
+Then no new reference to them can arise. Their keys are random: a pass that cannot list all goes on
+behind the last one of the pass before, over the ring of all keys. Marks of the others stay.
 
 The collector never deletes foreign objects, leases (one a broker id), or the lowest seal of a WAL.
 The writers of the metadata log and of the table logs shorten these themselves.
@@ -48,7 +49,7 @@ from tidelog.broker.collect.anchors import AnchorReader
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter, DueObject
 from tidelog.broker.collect.mark_file import MarkFile
 from tidelog.broker.collect.shares import SharedWork, dead_wals, is_responsible, passes_to_wait
-from tidelog.broker.collect.staged_batches import Listing, StagedBatches
+from tidelog.broker.collect.staged_batches import KeyRange, Listing, StagedBatches
 from tidelog.broker.collect.survey_file import SURVEY_KEY, SurveyFile
 from tidelog.broker.collect.wal_inventory import LISTED_ONE_BY_ONE_MAX, WalInventory, WalRuns
 from tidelog.bucket.object_keys import (
@@ -93,7 +94,8 @@ logger = logging.getLogger(__name__)
 LISTED_MAX = 100_000
 """Objects of a folder that one pass lists, except slots.
 
-The lowest keys come first, so the oldest of numbered objects. Later passes list the others.
+The lowest keys come first, so the oldest of numbered objects. Later passes list the others. Of
+staged objects each pass lists the next ones.
 """
 REPLAYED_LISTED_MAX = 1000
 """Slots of a WAL that are listed to find the oldest; more than a broker ever uploads at a time."""
@@ -209,6 +211,8 @@ class Collector:
         self._anchors = AnchorReader(store, offload)
         self._handed: set[str] = set()
         """Keys that the deleter has got and that the last listing still showed."""
+        self._staged_range = KeyRange()
+        """The staged objects that the newest pass has listed."""
         self._emptied: set[Epoch] = set()
         """Retired incarnations without merged objects and checkpoints. They get no more; the next
         process finds those of a late request."""
@@ -259,7 +263,7 @@ class Collector:
         staged = _staged(listed)
         # An incarnation that registers later has no slots yet.
         newest = await self._inventory.newest_slots(await self._cluster.refresh()) if staged else {}
-        self._staged.listed(Listing(staged, newest))
+        self._staged.listed(Listing(staged, newest, self._staged_range))
         await self._inventory.look(self._cluster.state, share.dead)
         judge = await self._judge(listed, share)
         if judge is None:
@@ -305,9 +309,11 @@ class Collector:
             self._inventory.hand_over(owner, runs)
             self._deleter.add_slots(owner, WalRuns(runs, slots[owner].slot_bytes))
         due = self._marks.objects.update(
-            judged.keys, now, lambda key: key in listed and self._is_undecided(key)
+            judged.keys,
+            now,
+            lambda key: self._is_unlisted(key) or (key in listed and self._is_undecided(key)),
         )
-        self._handed &= listed.keys()
+        self._handed = {key for key in self._handed if key in listed or self._is_unlisted(key)}
         fresh = [key for key in due if key not in self._handed]
         self._handed.update(fresh)
         self._deleter.add(DueObject(key, listed[key].meta.size) for key in fresh)
@@ -319,6 +325,10 @@ class Collector:
         """Whether only later passes of this process can judge the object."""
         return key.startswith(STAGED_FOLDER) and not self._staged.has_passed
 
+    def _is_unlisted(self, key: str) -> bool:
+        """Whether this pass has not looked for the object."""
+        return key.startswith(STAGED_FOLDER) and key not in self._staged_range
+
     async def _list(self, share: _Share) -> dict[str, Listed]:
         """The objects of this process's share except slots, folder by folder."""
         me = self._incarnation
@@ -329,7 +339,7 @@ class Collector:
         else:
             prefixes += [MERGED_FOLDER, CHECKPOINT_FOLDER]
         if share.has_folders:
-            prefixes += [HANDOVER_FOLDER, STAGED_FOLDER, STATE_PREFIX, PROBE_FOLDER]
+            prefixes += [HANDOVER_FOLDER, STATE_PREFIX, PROBE_FOLDER]
             prefixes.append(CREDENTIALS_PREFIX)
         listed: dict[str, Listed] = {}
         ours = {me, *dead}
@@ -344,12 +354,31 @@ class Collector:
                     number += 1
                 if number >= LISTED_MAX:
                     break
+        if share.has_folders:
+            listed |= await self._list_staged()
+        else:
+            self._staged_range = KeyRange()
         owners = {each.incarnation for each, _ in listed.values() if isinstance(each, _OfWal)}
         self._emptied.update(
             owner.epoch
             for owner in dead
             if owner not in owners and self._cluster.state.is_retired(owner)
         )
+        return listed
+
+    async def _list_staged(self) -> dict[str, Listed]:
+        """The staged objects behind those of the pass before."""
+        after = self._staged_range.last
+        listed: dict[str, Listed] = {}
+        for start in {after: None, "": None}:
+            async for meta in self._store.list(STAGED_FOLDER, start):
+                if start < after < meta.key:
+                    break
+                listed[meta.key] = Listed(StagedObject(meta.key), meta)
+                if len(listed) >= LISTED_MAX:
+                    self._staged_range = KeyRange(after, meta.key)
+                    return listed
+        self._staged_range = KeyRange()
         return listed
 
     async def _reachability(self, listed: Mapping[str, Listed]) -> Reachability | None:

@@ -15,7 +15,7 @@ The collector reads three things, and this order matters:
 3. at a later pass, when the checkpoints of all these WALs have passed those slots: an object
    without a reference in a checkpoint has none, and will get none.
 
-At that pass the offsets must be the same, and the object must have been listed at step 2. The
+At that pass the offsets must be the same, and the object must have been known at step 2. The
 condition stays true (F2), unless an operator deletes the group or resets its offset: that removes
 the fence. A driver of the query that is still alive may then adopt its earlier staged objects. For
 consumers these records come a second time. From the next pass on this rule covers nothing of that
@@ -52,7 +52,28 @@ logger = logging.getLogger(__name__)
 
 PURPOSES_READ_MAX: Final = 10_000
 """Objects whose purpose one pass reads."""
+PURPOSES_MAX: Final = 200_000
+"""Objects whose purpose is in memory. Others go by age."""
 READS_AT_ONCE_MAX: Final = 16
+
+
+class KeyRange(NamedTuple):
+    """A part of the ring of a folder's keys, which begins anew behind its end."""
+
+    after: str = ""
+    last: str = ""
+    """The same as `after`: all keys."""
+
+    def __contains__(self, key: object) -> bool:
+        key = str(key)
+        if self.after < self.last:
+            return self.after < key <= self.last
+        return key > self.after or key <= self.last
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all keys."""
+        return self.after == self.last
 
 
 class Listing(NamedTuple):
@@ -61,6 +82,8 @@ class Listing(NamedTuple):
     staged: frozenset[str]
     slots: Mapping[Incarnation, Slot]
     """The highest slot of each WAL, seals included."""
+    range: KeyRange = KeyRange()
+    """The pass has listed all objects of this range, and no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +95,7 @@ class SinkCommits:
     listing: Listing = field(default_factory=lambda: Listing(frozenset(), {}))
 
     def is_over(self, key: str, purpose: StagedFor) -> bool:
-        """Whether the listing has the object and its batch is committed."""
+        """Whether the object is older than the listing and its batch is committed."""
         return key in self.listing.staged and is_committed(purpose, self.progress)
 
     def is_passed(
@@ -113,6 +136,7 @@ class StagedBatches:
         self._purposes: dict[str, StagedFor | None] = {}
         """None: the index is unreadable, so the object goes by its age."""
         self._listed: frozenset[str] = frozenset()
+        self._range = KeyRange()
         self._waiting: SinkCommits | None = None
         """Commits whose listed slots no checkpoints cover yet."""
         self._passed = SinkCommits()
@@ -130,9 +154,15 @@ class StagedBatches:
 
     def listed(self, listing: Listing) -> None:
         """Take the listing of this pass."""
-        self._purposes = {k: v for k, v in self._purposes.items() if k in listing.staged}
+        self._range = listing.range
+        self._purposes = {
+            key: purpose
+            for key, purpose in self._purposes.items()
+            if key in listing.staged or key not in listing.range
+        }
         if self._waiting is None and self._progress:
-            self._waiting = SinkCommits(self._progress, listing)
+            older = listing.staged.union(self._purposes)
+            self._waiting = SinkCommits(self._progress, listing._replace(staged=older))
 
     async def judge(
         self,
@@ -148,10 +178,13 @@ class StagedBatches:
         """
         if self._waiting is not None and self._waiting.is_passed(needed, anchors):
             self._passed, self._waiting = self._waiting, None
-        # A fresh object is about to be adopted: the next pass reads its purpose.
-        unknown = (listed & self._listed) - self._purposes.keys() - referenced
+        # A fresh object is about to be adopted: the next pass reads its purpose. If a pass lists
+        # only a part, the one before has listed another.
+        seen = listed & self._listed if self._range.is_whole else listed
+        unknown = seen - self._purposes.keys() - referenced
         self._listed = listed
-        await self._read_purposes(sorted(unknown)[:PURPOSES_READ_MAX])
+        room = max(0, min(PURPOSES_READ_MAX, PURPOSES_MAX - len(self._purposes)))
+        await self._read_purposes(sorted(unknown)[:room])
         return frozenset(
             key
             for key, purpose in self._purposes.items()

@@ -251,3 +251,59 @@ def test_staged_objects_are_deleted_beside_any_number_of_slots(
             assert await staged_in(store) == keys(committed), failed
 
     run(story)
+
+
+HIGHEST = UUID(int=(1 << 128) - 1)
+
+
+def test_staged_objects_are_looked_at_in_turn_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.collect.collector.LISTED_MAX", 2)
+    clock = ShiftedClock()
+    store = MemoryStore(clock)
+    here = world(store, staged_retention_ms=HOUR_MS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await loaded(one)
+            await store.put(staged_key(HIGHEST), b"old")
+            clock.shift_ms = 3 * HOUR_MS
+            await one.produce(batch(b"later"))
+            await pass_by(one)
+            young = {staged_key(UUID(int=number)) for number in range(1, 6)}
+            for key in young:
+                await store.put(key, b"young")
+            collector = collections(one, store)
+            await passes(collector, 3)
+            # It is marked, and the passes look at others.
+            await passes(collector, 3)
+            assert await staged_in(store) == young
+            assert collector.metrics.objects["staged"] == 1
+
+    run(story)
+
+
+def test_staged_objects_are_looked_at_in_turn_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.collect.collector.LISTED_MAX", 2)
+    store = MemoryStore(ShiftedClock())
+    here = world(store)
+
+    async def story() -> None:
+        sink = Sink(here)
+        async with here.broker() as one:
+            await loaded(one)
+            topic_id = await one.create_topic()
+            over = {await sink.stage(topic_id, 0, {0: [b"x"]}) for _ in range(5)}
+            waiting = {await sink.stage(topic_id, 0, {0: [b"y"]}, sink="another") for _ in range(5)}
+            await sink.commit(one, 0, {0: [await sink.stage(topic_id, 0, {0: [b"a"]})]})
+            await flush(one)
+            await pass_by(one)
+            collector = collections(one, store)
+            for _ in range(4):
+                await passes(collector, 6)
+                await pass_by(one)
+            left = await staged_in(store)
+            assert keys(*waiting) <= left
+            assert not keys(*over) & left
+            assert [v for v in await read(one) if v != b"more"] == [b"a"]
+
+    run(story)
