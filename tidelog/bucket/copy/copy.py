@@ -28,6 +28,7 @@ from tidelog.bucket.copy.plan import (
     copied_table_logs,
     is_followed_by,
     needed,
+    snapshots_ahead,
 )
 from tidelog.bucket.copy.record import CopyRecord
 from tidelog.bucket.copy.source import CopySource, SourceChanged
@@ -87,7 +88,7 @@ class BucketCopy:
         """The object that the previous round did not find."""
         self._lost: set[str] = set()
         self._is_compared = False
-        """Whether the table logs of earlier runs were compared with the original."""
+        """Whether table logs and snapshots of earlier runs were compared with the original."""
         self.report = CopyReport()
 
     async def run(self) -> CopyReport:
@@ -180,6 +181,8 @@ class BucketCopy:
         if not self._is_compared:
             logs = copied_table_logs(tables, self._target.keys)
             await read_all(self._drop_other_history, logs, self._at_once)
+            for key in snapshots_ahead(tables, self._target.keys):
+                await self._target.delete(key)
             self._is_compared = True
         await read_all(self._copy, self._absent(tables.others), self._at_once)
         for key, data in tables.hints.items():

@@ -33,6 +33,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog.bucket.copy.ends import Instant
+from tidelog.bucket.object_keys import StateObject, parse_key
 from tidelog.bucket.reachability import Anchor, named_handovers, needed_incarnations
 from tidelog.coordinator.cluster.records.records import BrokerFenced
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -109,6 +110,23 @@ def copied_table_logs(tables: TablesToCopy, present: Iterable[str]) -> list[Copi
             )
         )
     return found
+
+
+def snapshots_ahead(tables: TablesToCopy, present: Iterable[str]) -> list[str]:
+    """The copy's state snapshots above the original's newest one. `present`: the keys in the copy.
+
+    A repair of the original has deleted them since. A broker of the copy would take the highest.
+    """
+    newest: dict[tuple[str, int], int] = {}
+    for each in map(parse_key, tables.others):
+        if isinstance(each, StateObject):
+            newest[each.topic, each.partition] = each.next_offset
+    return [
+        key
+        for key in present
+        if isinstance(each := parse_key(key), StateObject)
+        and each.next_offset > newest.get((each.topic, each.partition), -1)
+    ]
 
 
 def _by_table(keys: Iterable[str]) -> dict[str, list[str]]:

@@ -30,6 +30,8 @@ from tidelog.client.transactions.settings import TransactionalProducerSettings, 
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.leases import read_lease
 from tidelog.coordinator.cluster.log.prefix import COPY_KEY, SNAPSHOT_PREFIX
+from tidelog.coordinator.snapshot_format import SnapshotOrigin
+from tidelog.coordinator.snapshots import newest_snapshot
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import ForeignObjects, MissingObject, Refused
 from tidelog.identifiers import BrokerId, TopicId, TopicPartition
@@ -336,6 +338,30 @@ def test_a_damaged_object_is_copied_again_by_the_next_run(dies: bool) -> None:
             await copy(here.store, store)
         assert bytes((await store.get(slot)).data) == good
         assert await faults_of(store) == []
+
+    run(story)
+
+
+def test_a_snapshot_that_a_repair_deleted_since_leaves_the_copy() -> None:
+    """A damaged snapshot is deleted, and the copy has it from before the damage."""
+
+    async def story() -> None:
+        here, store = new_world(), new_store()
+        async with here.broker(1) as first:
+            await shared([first] * 3)
+            await first.produce(batch(b"a"), 0)
+            origin = SnapshotOrigin("", "__consumer_offsets", TopicId(int=0), 0)
+            older, newer = origin.key(4), origin.key(7)
+            await here.store.put(older, b"older")
+            await here.store.put(newer, b"newer")
+            await copy(here.store, store)
+            assert await newest_snapshot(store, origin) == 7
+            await here.store.delete(newer)
+            await copy(here.store, store)
+            assert await newest_snapshot(store, origin) == 4
+            await here.store.delete(older)
+            await copy(here.store, store)
+            assert await newest_snapshot(store, origin) is None
 
     run(story)
 
