@@ -15,6 +15,7 @@ from tests.simulation.actors.bucket_readers import audit_bucket
 from tests.simulation.actors.late_markers import repeated_markers
 from tests.simulation.actors.log_client import LogClient
 from tests.simulation.actors.readers import read_everything
+from tests.simulation.actors.reborn_topic import REBORN_TOPICS, has_reborn_topics
 from tests.simulation.cluster import BrokerProgram, ClientProgram, Environment, SimulatedCluster
 from tests.simulation.coverage import TableCoverage
 from tests.simulation.nemesis import Nemesis
@@ -194,10 +195,12 @@ class _Simulation:
         )
         self.nemesis = system.nemesis(self.cluster, seed)
         settings = system.workload or WORKLOADS[workload]
+        has_reborn = system.brokers > 1 and settings.transfers > 0 and has_reborn_topics(seed)
         self.settings = replace(
             settings if system.kafka is not None else without_groups(settings),
             pause_seconds_mean=self.random.choice((0.1, 0.2, 0.4)),
             reuses_names=system.brokers == 1,
+            reborn_topics=REBORN_TOPICS if has_reborn else (),
             transaction_versions=self.random.choice(((1,), (2,), (1, 2))),
             transform_protocol=self.random.choice(_GROUP_PROTOCOLS),
         )

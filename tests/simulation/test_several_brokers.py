@@ -94,6 +94,7 @@ _SHOWN_BY = {
     "hints-needed": 3,
     "opens-with-old-table": 3,
     "any-commit": 22,
+    "enlisted-by-name": 98,
 }
 """By variant, the seed that shows it, if not the first one."""
 _SEARCHED_MAX = 60
@@ -105,16 +106,18 @@ _QUICK = {
 }
 _SECONDS = {
     "judge-across-outage": 45.0,
+    "enlisted-by-name": 40.0,
     "collector-blind": SEGMENT_SECONDS,
     "opens-with-old-table": SEGMENT_SECONDS,
     "any-commit": SEGMENT_SECONDS,
 }
-"""The duration of variants that need time: for an outage longer than a session, or for a
-deletion."""
+"""The duration of variants that need time: for an outage longer than a session, for a topic that is
+created again while two brokers do not know it, or for a deletion."""
 _OF_SEGMENTS = {"collector-blind", "opens-with-old-table", "any-commit"}
 _WORKLOADS = {
     "markers-without-ordinal": "transactions",
     "open-left-out": "transactions",
+    "enlisted-by-name": "transactions",
     "hints-needed": "groups",
     "collector-blind": "transactions",
     "remote-markers-first": "transactions",

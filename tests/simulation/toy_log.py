@@ -185,10 +185,15 @@ class ToyClient:
         self._producers = 0
         self._connecting = asyncio.Lock()
 
-    async def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+    async def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> bool:
         """Do nothing: the toy's topics exist without being created."""
+        return False
 
     async def delete_topic(self, topic: str) -> None:
+        """Refuse: the toy keeps its topics."""
+        raise NotImplementedError("the toy keeps its topics")
+
+    async def replace_topic(self, topic: str, partitions: int) -> bool:
         """Refuse: the toy keeps its topics."""
         raise NotImplementedError("the toy keeps its topics")
 

@@ -12,6 +12,7 @@ from tests.simulation.actors.bucket_readers import BucketInspector, BucketReader
 from tests.simulation.actors.group_readers import GroupReader
 from tests.simulation.actors.producers import IdempotentProducer, PlainProducer
 from tests.simulation.actors.readers import Consumer, Observer
+from tests.simulation.actors.reborn_topic import RebornTopic
 from tests.simulation.actors.sinks import QueryLog, SinkDriver
 from tests.simulation.actors.topic_churn import TopicChurn, WideTopics
 from tests.simulation.actors.transactors import TRANSFORM_GROUP, Transactor, Transformer
@@ -120,6 +121,10 @@ def producers(settings: WorkloadSettings) -> list[Program]:
     ]
     if settings.trimmed_keys:
         programs.append(Program("trimmer", lambda actor: Trimmer(actor).run()))
+    programs += [
+        Program(topic, lambda actor, topic=topic: RebornTopic(actor, topic).run())  # type: ignore[misc]
+        for topic in settings.reborn_topics
+    ]
     return programs
 
 
@@ -158,6 +163,13 @@ def auditors(settings: WorkloadSettings) -> list[Program]:
     if settings.transfers:
         programs.append(Program("audit of stability", audit_stability))
         programs.append(Program("audit of states", audit_states))
+    programs += [
+        Program(
+            f"audit of {topic}",
+            lambda actor, topic=topic: RebornTopic(actor, topic).audit(),  # type: ignore[misc]
+        )
+        for topic in settings.reborn_topics
+    ]
     return programs
 
 

@@ -38,6 +38,8 @@ class WorkloadSettings:
     reuses_names: bool = True
     """Whether a topic may get the name of a deleted one. With several brokers, one of them may
     still know the old topic, and acknowledge records of it."""
+    reborn_topics: tuple[str, ...] = ()
+    """Topics that are deleted and created again under their names beside transactions."""
     pause_seconds_mean: float = 0.25
     records_max: int = 4
     padding_bytes_max: int = 2000

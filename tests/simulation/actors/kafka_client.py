@@ -25,10 +25,12 @@ from tidelog.protocol.schemas.cluster.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+    CreateTopicsResponse,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
     DeleteTopicsRequest,
+    DeleteTopicsResponse,
     DeleteTopicState,
 )
 from tidelog.protocol.schemas.fetch import (
@@ -95,38 +97,21 @@ class KafkaLogClient:
         self._topic_ids: dict[str, UUID] = {}
         self._asking = asyncio.Lock()
 
-    async def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        answer = await self._ask_anyone(
-            CreateTopicsRequest(
-                topics=[
-                    CreatableTopic(
-                        name=topic,
-                        num_partitions=partitions,
-                        replication_factor=1,
-                        configs=[
-                            CreatableTopicConfig(name=name, value=value)
-                            for name, value in configs.items()
-                        ],
-                    )
-                ],
-                timeout_ms=_REQUEST_TIMEOUT_MS,
-            )
-        )
-        code = answer.topics[0].error_code
-        if code != ErrorCode.TOPIC_ALREADY_EXISTS:
-            _refuse(code)
+    async def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> bool:
+        return _created(await self._ask_anyone(_create_request(topic, partitions, configs)))
 
     async def delete_topic(self, topic: str) -> None:
-        answer = await self._ask_anyone(
-            DeleteTopicsRequest(
-                topics=[DeleteTopicState(name=topic)],
-                topic_names=[topic],
-                timeout_ms=_REQUEST_TIMEOUT_MS,
-            )
-        )
-        code = answer.responses[0].error_code
-        if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            _refuse(code)
+        _check_deleted(await self._ask_anyone(_delete_request(topic)))
+
+    async def replace_topic(self, topic: str, partitions: int) -> bool:
+        for address in self._shuffled_addresses():
+            try:
+                _check_deleted(await self._ask(address, "produce", _delete_request(topic)))
+                request = _create_request(topic, partitions, {})
+                return _created(await self._ask(address, "produce", request))
+            except NoAnswer:
+                continue
+        raise NoAnswer("no broker is known")
 
     async def init_producer_id(self) -> tuple[int, int]:
         answer = await self._ask_anyone(
@@ -342,15 +327,18 @@ class KafkaLogClient:
 
     async def _ask_anyone(self, request: Request[R]) -> R:
         """Ask the brokers one after the other until one answers."""
-        addresses = self._bootstrap()
-        self._random.shuffle(addresses)
         failure: NoAnswer | None = None
-        for address in addresses:
+        for address in self._shuffled_addresses():
             try:
                 return await self._ask(address, "produce", request)
             except NoAnswer as error:
                 failure = error
         raise failure or NoAnswer("no broker is known")
+
+    def _shuffled_addresses(self) -> list[Address]:
+        addresses = self._bootstrap()
+        self._random.shuffle(addresses)
+        return addresses
 
     async def _ask(
         self, address: Address, purpose: str, request: Request[R], version: int | None = None
@@ -394,6 +382,44 @@ class KafkaLogClient:
                     self._network, address, SETTINGS, self._scratch
                 )
             return connection
+
+
+def _create_request(topic: str, partitions: int, configs: Mapping[str, str]) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=topic,
+                num_partitions=partitions,
+                replication_factor=1,
+                configs=[
+                    CreatableTopicConfig(name=name, value=value) for name, value in configs.items()
+                ],
+            )
+        ],
+        timeout_ms=_REQUEST_TIMEOUT_MS,
+    )
+
+
+def _created(answer: CreateTopicsResponse) -> bool:
+    code = answer.topics[0].error_code
+    if code == ErrorCode.TOPIC_ALREADY_EXISTS:
+        return False
+    _refuse(code)
+    return True
+
+
+def _delete_request(topic: str) -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(
+        topics=[DeleteTopicState(name=topic)],
+        topic_names=[topic],
+        timeout_ms=_REQUEST_TIMEOUT_MS,
+    )
+
+
+def _check_deleted(answer: DeleteTopicsResponse) -> None:
+    code = answer.responses[0].error_code
+    if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        _refuse(code)
 
 
 def _offset_request(key: Key, timestamp: int, isolation: Isolation) -> ListOffsetsRequest:

@@ -58,12 +58,18 @@ class LogClient(Protocol):
     Every method may raise RequestRefused or NoAnswer, and no other exception because of a fault.
     """
 
-    async def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Create a topic. TOPIC_ALREADY_EXISTS is no error."""
+    async def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> bool:
+        """Create a topic. TOPIC_ALREADY_EXISTS is no error. Returns whether this request created
+        it."""
         ...
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic. UNKNOWN_TOPIC_OR_PARTITION is no error."""
+        ...
+
+    async def replace_topic(self, topic: str, partitions: int) -> bool:
+        """Delete a topic if it is there, and create it. The same broker is asked for both. Returns
+        whether this request created it."""
         ...
 
     async def init_producer_id(self) -> tuple[int, int]:

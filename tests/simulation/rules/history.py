@@ -199,6 +199,8 @@ class History:
         self.violations: list[str] = []
         self.deleted: set[Key] = set()
         """Partitions that were deleted on purpose: no client reads them at the end."""
+        self.births: Counter[str] = Counter()
+        """How often each topic was created that is deleted and created again under its name."""
         self.errors: Counter[str] = Counter()
         self.policies: Mapping[str, TopicPolicy] = {}
         """The policies by which topics may lose records. All other topics lose none."""

@@ -10,24 +10,33 @@ from weakref import WeakKeyDictionary
 
 from tests.simulation.world.owners import OWNER, Owner
 from tests.simulation.world.patches import Breakage, Patch
+from tidelog.broker.coordinate import transaction_admission
 from tidelog.broker.coordinate.internal_log import InternalPartition
 from tidelog.broker.coordinate.marker_delivery import MarkerDelivery
 from tidelog.broker.handlers.transactions import transactions
 from tidelog.broker.ownership.partition_giving import Allows, PartitionGiving
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
+from tidelog.broker.peers.enlistments import Enlistment
 from tidelog.broker.peers.markers import MarkerCodes, MarkerForm, RemoteMarkers
 from tidelog.broker.peers.peers import Peers
 from tidelog.coordinator.cluster.membership import assignment, takeover, watcher
 from tidelog.coordinator.cluster.records.records import PartitionMoved, Record
 from tidelog.coordinator.cluster.state.state import ClusterState
-from tidelog.coordinator.transaction.commands import AddPartitions, Release, VerifyPartitions
+from tidelog.coordinator.transaction.commands import (
+    AddPartitions,
+    Identity,
+    Release,
+    VerifyPartitions,
+)
 from tidelog.coordinator.transaction.decision import Markers
 from tidelog.coordinator.transaction.log_records import TransactionRecord, TransactionStored
 from tidelog.coordinator.transaction.state_table import TransactionTable
 from tidelog.coordinator.transaction.states import TransactionState
-from tidelog.identifiers import Epoch, Incarnation, Slot, TopicPartition
+from tidelog.coordinator.transaction.transaction import EnlistedPartition
+from tidelog.identifiers import Epoch, Incarnation, Slot, TopicId, TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.transactions import NO_ORDINAL, WriteTxnMarkersRequest
+from tidelog.protocol.wire import NULL_UUID
 from tidelog.storage.object_store import Buffer, ObjectStore
 from tidelog.wal.recover import wal_end
 from tidelog.wal.recover.wal_end import WalEnd
@@ -302,6 +311,23 @@ def _additions_when_appended() -> list[Patch]:
     ]
 
 
+def _enlisted_by_name() -> list[Patch]:
+    """A leader that asks for an enlistment does not tell which topic it means by the name. So a
+    coordinator may know only the deleted topic of that name, whose leader gets the marker (H3)."""
+
+    def enlistment(
+        transactional_id: str,
+        identity: Identity,
+        adds: bool,
+        partitions: frozenset[EnlistedPartition],
+        topic_ids: Mapping[str, TopicId],
+    ) -> Enlistment:
+        any_topic = dict.fromkeys(topic_ids, NULL_UUID)
+        return Enlistment(transactional_id, identity, adds, partitions, any_topic)
+
+    return [(transaction_admission, "Enlistment", enlistment)]
+
+
 def _markers_without_ordinal() -> list[Patch]:
     """Markers for other brokers lack their transaction's ordinal, like a foreign tool's. So a
     repeated marker ends any transaction that is open by then (H1)."""
@@ -381,6 +407,7 @@ CLUSTER_VARIANTS: dict[str, Breakage] = {
     "reassign-before-seal": _reassign_before_seal,
     "additions-when-appended": _additions_when_appended,
     "markers-without-ordinal": _markers_without_ordinal,
+    "enlisted-by-name": _enlisted_by_name,
     "open-left-out": _open_left_out,
     "serves-before-replay": _serves_before_replay,
 }
