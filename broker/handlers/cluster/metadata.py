@@ -79,14 +79,20 @@ async def metadata(
         return error_response(
             request, version, ErrorCode.INVALID_REQUEST, "topics by id need version 12"
         )
+    known = broker.metadata.state
     refused: list[MetadataResponseTopic] = []
     failed: dict[str, ErrorCode] = {}
     await broker.departures.settled()
     if asked is not None:
         if await _names_unknown(broker, asked):
             await broker.renewal.renewed()
+        known = broker.metadata.state
         asked, hidden = await visible_of(
-            broker.turns, context.access, _distinct(asked), partial(_name, broker), is_quiet=False
+            broker.turns,
+            context.access,
+            _distinct(asked),
+            partial(_name, known),
+            is_quiet=False,
         )
         refused = [_refused(each) for each in hidden]
     if (
@@ -111,6 +117,10 @@ async def metadata(
         )
         topics = made_list(seen, lambda topic: _described(leaders, topic, operations))
     else:
+        asked, hidden = await visible_of(
+            broker.turns, context.access, asked, partial(_new_name, known, state), is_quiet=False
+        )
+        refused += [_refused(each) for each in hidden]
         found = (_found(state, leaders, each, failed, operations) for each in asked)
         topics = await broker.turns.list_of(found, SLICE_TOPICS)
     return MetadataResponse(
@@ -130,12 +140,17 @@ async def metadata(
     )
 
 
-def _name(broker: ClusterServices, asked: MetadataRequestTopic) -> str | None:
+def _name(state: ClusterState, asked: MetadataRequestTopic) -> str | None:
     """The name of a requested topic; None for an id without a topic."""
     if asked.topic_id == NULL_UUID:
         return asked.name
-    topic = broker.metadata.state.topics.get(asked.topic_id)
+    topic = state.topics.get(asked.topic_id)
     return None if topic is None else topic.name
+
+
+def _new_name(known: ClusterState, state: ClusterState, asked: MetadataRequestTopic) -> str | None:
+    """The name of a topic that is requested by id and that `known` lacks; None for others."""
+    return None if _name(known, asked) is not None else _name(state, asked)
 
 
 def _refused(asked: MetadataRequestTopic) -> MetadataResponseTopic:

@@ -16,6 +16,7 @@ from tests.unit.coordinator.cluster.acls import rule
 from tidelog.broker.append.adopter import Adopted, Adopter
 from tidelog.broker.handlers.request_context import CloseConnection
 from tidelog.broker.partitions.partitions import Partition
+from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
 from tidelog.coordinator.cluster.records.records import TopicCreated
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.metadata import (
@@ -343,6 +344,36 @@ def test_a_topic_that_comes_during_an_adopt_is_not_written_without_permission(
             answer = await broker.ask(request, 0)
             codes = [each.partitions[0].error_code for each in answer.topics]
             assert (codes, written) == ([0, REFUSED], [MINE])
+
+    run(story)
+
+
+def test_a_topic_that_comes_while_others_are_created_is_not_shown_without_permission(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker reads the metadata log when it creates the missing topic."""
+
+    async def not_renewed(*_: object, **__: object) -> None:
+        """The store did not answer: the view is as it was."""
+
+    async def story() -> None:
+        world = new_world()
+        async with world.broker(0) as knowing, world.broker(1) as lagging:
+            broker = GuardedBroker(lagging)
+            broker.allow(rule("DESCRIBE", MINE), rule("CREATE", MINE))
+            knowing.broker.coordination.admissions._peers._hints.ask = lambda *_: None
+            monkeypatch.setattr(ViewRenewal, "renewed", not_renewed)
+            topic_id = await create(knowing, OTHER, knowing)
+            assert topic_id not in lagging.broker.membership.metadata.state.topics
+            asked = [MetadataRequestTopic(name=None, topic_id=topic_id)]
+            asked += [MetadataRequestTopic(name=MINE)]
+            request = MetadataRequest(topics=asked, allow_auto_topic_creation=True)
+            answer = await broker.ask(request, 12)
+            assert topic_id in lagging.broker.membership.metadata.state.topics
+            found = {each.topic_id == topic_id: each for each in answer.topics}
+            assert found[False].name == MINE
+            assert (found[True].name, found[True].error_code) == (None, REFUSED)
+            assert found[True].partitions == []
 
     run(story)
 
