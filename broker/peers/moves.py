@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from tidelog.broker.peers.enlistments import code_of
@@ -37,6 +37,8 @@ class MoveForm:
 
     A repeated request does no harm: the partition is with its receiver, or its owner gives it away
     then. A late answer tells of a move that was appended, whatever happened since.
+
+    Of moves of one partition to several receivers the request has the first one.
     """
 
     purpose: Final = "moves"
@@ -46,7 +48,7 @@ class MoveForm:
 
     def request(self, items: Sequence[Move]) -> AlterPartitionReassignmentsRequest:
         topics: dict[str, list[ReassignablePartition]] = {}
-        for item in dict.fromkeys(items):
+        for item in _first_moves(items).values():
             topics.setdefault(item.topic, []).append(
                 ReassignablePartition(partition_index=item.partition, replicas=[int(item.receiver)])
             )
@@ -70,10 +72,22 @@ class MoveForm:
             for topic in response.responses
             for each in topic.partitions
         }
-        outcomes = []
+        asked, outcomes = _first_moves(items), []
         for item in items:
+            first = asked[item.topic, item.partition]
+            if item != first:
+                why = f"the partition was asked to move to broker {first.receiver}; try again"
+                outcomes.append(MoveOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER, why))
+                continue
             result = found.get((item.topic, item.partition))
             if result is None:
                 raise MalformedMessage(f"no result answers {item}")
             outcomes.append(MoveOutcome(code_of(result.error_code), result.error_message))
         return outcomes
+
+
+def _first_moves(items: Iterable[Move]) -> dict[tuple[str, int], Move]:
+    first: dict[tuple[str, int], Move] = {}
+    for item in items:
+        first.setdefault((item.topic, item.partition), item)
+    return first

@@ -137,9 +137,9 @@ class RollQueue:
         log = partition.log
         stable = log.last_stable_offset
         if stable <= log.table_next:
-            # Records of open transactions wait; the marker enters the partition again.
-            if log.high_watermark <= log.table_next:
-                self._since.pop(place, None)
+            # Records of open transactions wait; the marker enters the partition again. A reader may
+            # have found that another broker has rolled the others (`missing_extent`).
+            self.rolled(partition)
             return None
         pause = self._pauses.get(place)
         if pause is not None and pause.until > now:

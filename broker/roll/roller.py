@@ -237,6 +237,9 @@ class Roller:
                 return
             if self._is_carried_over(partition, roll.reason, upper):
                 break
+        else:
+            # The table may have the records by another broker: the next look tells those who wait.
+            self._queue.news.set()
         # Records that arrived meanwhile are younger than this roll.
         self._queue.set_waiting_since(place, began_at)
 

@@ -45,7 +45,11 @@ class LiveSettings:
         """The settings of an existing topic. KeyError if there is none."""
         config = self._topic_configs.get(topic_id)
         if config is None:
-            topic = self._state().topics[topic_id]
+            topics = self._state().topics
+            topic = topics[topic_id]
+            if len(self._topic_configs) > 2 * len(topics):
+                # Most are of deleted topics.
+                self._topic_configs.clear()
             config = effective_topic_config(topic.configs, self._now)
             self._topic_configs[topic_id] = config
         return config

@@ -195,14 +195,17 @@ class ConnectionWatch:
         found = _Findings([self._clock.monotonic()])
         about = {"incarnation": str(info.incarnation), "address": f"{info.host}:{info.port}"}
         try:
-            await all_results(
-                [
-                    self._try_again(info, found),
-                    self._read(info, found),
-                    self._ask_others(info, found),
-                    self._lease.renew(),
-                ]
+            ended = await asyncio.gather(
+                self._try_again(info, found),
+                self._read(info, found),
+                self._ask_others(info, found),
+                self._lease.renew(),
+                # An error cancels no renewal: its put could land after that of the next one.
+                return_exceptions=True,
             )
+            for each in ended:
+                if each is not None:
+                    raise each
         except (Refused, StoreError, UnsupportedFormat) as error:
             logger.log(
                 level,

@@ -139,9 +139,11 @@ def commit_offsets(
 ) -> None:
     """Store the offsets of an allowed commit, except those with too much metadata.
 
-    Those that yield to a later commit are not stored and are no error.
+    Those that yield to a later commit are not stored and are no error. A commit that may yield
+    counts as of just before `unless_since_ms`: a later one that waited too must not yield to it.
     """
     now_ms = turn.now.time_ms
+    committed_ms = now_ms if commit.unless_since_ms is None else commit.unless_since_ms - 1
     expires_ms = NO_TIMESTAMP
     if commit.retention_ms is not None:
         expires_ms = min(now_ms + commit.retention_ms, _TIME_MS_MAX)
@@ -149,7 +151,7 @@ def commit_offsets(
     for each in commit.offsets:
         error = _metadata_error(each, settings)
         if error is ErrorCode.NONE and not _yields(commit, each, offsets):
-            committed = _committed(each, now_ms, expires_ms)
+            committed = _committed(each, committed_ms, expires_ms)
             turn.persist(OffsetStored(commit.group_id, each.topic, each.partition, committed))
         results.append((each.topic, each.partition, error))
     turn.reply(token, PartitionErrors(ErrorCode.NONE, results, now_ms))

@@ -15,6 +15,7 @@ If the copier dies, the next run continues: each object is put whole, and existi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Set as AbstractSet
 
 from awscrt.checksums import crc32c
@@ -53,6 +54,7 @@ class CopyTarget:
         self._keys: set[str] = set()
         self._recorded: CopyRecord | None = None
         self._damaged: set[str] = set()
+        self._recording = asyncio.Lock()
 
     @property
     def keys(self) -> AbstractSet[str]:
@@ -128,9 +130,11 @@ class CopyTarget:
         The record names a damaged one first: a run that dies must not hide it from the next one.
         """
         if is_damaged and key not in self._damaged:
-            self._damaged.add(key)
-            assert self._recorded is not None
-            await self._record(self._recorded)
+            # One put at a time: of two in flight the older record could land last.
+            async with self._recording:
+                self._damaged.add(key)
+                assert self._recorded is not None
+                await self._record(self._recorded)
         await self._store.put(key, data)
         stored = (await self._store.get(key)).data
         if len(stored) != len(data) or crc32c(stored) != crc32c(data):

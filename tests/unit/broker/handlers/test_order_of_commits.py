@@ -91,3 +91,34 @@ def test_a_commit_that_waited_for_its_topic_yields_to_a_later_one() -> None:
             assert await committed(broker) == 20
 
     run(story)
+
+
+def test_of_two_commits_that_waited_for_their_topic_the_later_one_counts() -> None:
+    """A client sends the second one before the first one is answered."""
+
+    async def story() -> None:
+        async with world().broker() as broker:
+            await find(broker)
+            await ready(broker)
+            renewal = _HeldRenewal()
+            services = replace(services_of(broker.broker, offset_commit), renewal=renewal)
+            waiting = []
+            for offset in (10, 20):
+                partition = OffsetCommitRequestPartition(committed_offset=offset)
+                request = OffsetCommitRequest(
+                    group_id=GROUP,
+                    generation_id_or_member_epoch=-1,
+                    topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])],
+                )
+                answer = offset_commit(services, request, broker.context(8))
+                waiting.append(asyncio.ensure_future(answer))
+                await renewal.asked.wait()
+                renewal.asked.clear()
+            await broker.create_topic()
+            renewal.done.set()
+            for each in waiting:
+                (topic,) = (await each).topics
+                assert topic.partitions[0].error_code == ErrorCode.NONE
+            assert await committed(broker) == 20
+
+    run(story)

@@ -18,7 +18,12 @@ from tidelog.identifiers import BrokerId, ProducerEpoch, ProducerId
 from tidelog.protocol.codec import decode, encode
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.errors import MalformedMessage
-from tidelog.protocol.schemas.cluster.replicas import AlterPartitionReassignmentsResponse
+from tidelog.protocol.schemas.cluster.replicas import (
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
 from tidelog.protocol.schemas.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -166,3 +171,31 @@ def test_an_owner_that_leaves_out_a_move_is_malformed() -> None:
 
     with pytest.raises(MalformedMessage, match="no result answers"):
         MoveForm().replies([Move("t", 0, BrokerId(2))], silent)
+
+
+def test_of_two_receivers_of_a_partition_the_first_one_is_asked_for() -> None:
+    """Two operators move the same partition at the same time."""
+    moves = [Move("t", 0, BrokerId(2)), Move("t", 0, BrokerId(3)), Move("t", 0, BrokerId(2))]
+    request = MoveForm().request(moves)
+    response = AlterPartitionReassignmentsResponse(
+        error_message=None,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=each.partition_index, error_message=None
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+    assert [each.partitions for each in request.topics] == [
+        [ReassignablePartition(partition_index=0, replicas=[2])]
+    ]
+    first, other, same = MoveForm().replies(moves, response)
+    assert first == same == MoveOutcome(ErrorCode.NONE)
+    assert other.code is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
@@ -222,5 +223,43 @@ def test_a_topic_that_is_deleted_meanwhile_gets_no_table() -> None:
             await one.produce(batch(b"0"), topic="other")
             await flush(one, topic="other")
             assert await offsets(gated, other) == [0]
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_client_that_waits_for_a_roll_hears_that_another_has_rolled_all(
+    monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    """A reader notices it first: before the roll, or in the middle of it."""
+    bounds = segment_builder.SegmentBounds(piece_bytes_max=1)
+    monkeypatch.setattr("tidelog.broker.clean.table_path.SegmentBounds", lambda: bounds)
+    store = InterruptedStore(SystemClock())
+    here = world(store, tail_cache_bytes=0)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await one.create_topic()
+            for _ in range(3):
+                await one.produce(batch(b"a", b"b", b"c", b"d"))
+            log = hosted(one).log
+
+            async def meanwhile() -> None:
+                await (await open_table(store, topic_id)).commit((advance(0, 0, 12),))
+                found = await missing_extent(one.broker.topic_tables.tables, log, log.extents[0])
+                assert isinstance(found, Superseded)
+
+            roller = one.broker.topic_tables.roller
+            if is_begun:
+                store.meanwhile = meanwhile
+                done = roller.flush(hosted(one))
+            else:
+                await (await open_table(store, topic_id)).commit((advance(0, 0, 12),))
+                done = roller.flush(hosted(one))
+                found = await missing_extent(one.broker.topic_tables.tables, log, log.extents[0])
+                assert isinstance(found, Superseded)
+            async with asyncio.timeout(5):
+                await done
+            assert log.table_next == 12
 
     run(story)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+import pytest
+
 from tests.unit.broker.administered import new_broker
 from tests.unit.broker.one_broker import World, run
 from tidelog.clock import SystemClock
@@ -40,5 +42,19 @@ def test_settings_altered_during_a_registration_hold_when_the_broker_serves() ->
             assert store.before is None
             assert one.broker.settings.now().integer("message.max.bytes") == 99
         await other.metadata.close()
+
+    run(story)
+
+
+def test_settings_of_deleted_topics_are_forgotten() -> None:
+    async def story() -> None:
+        async with World(MemoryStore(SystemClock())).broker() as one:
+            settings = one.broker.settings
+            first, *others = [await one.create_topic(f"t{number}") for number in range(20)]
+            for each in (first, *others):
+                settings.topic_config(each)
+                await one.delete_topic(each)
+            with pytest.raises(KeyError):
+                settings.topic_config(first)
 
     run(story)

@@ -22,6 +22,7 @@ from tests.unit.broker.peers.test_transactions_between_brokers import until_stab
 from tests.unit.broker.sink_world import client_of
 from tests.unit.broker.transactional_client import read
 from tidelog.bucket.copy.copy import BucketCopy, CopyReport
+from tidelog.bucket.copy.record import CopyRecord, decode_copy_record
 from tidelog.bucket.copy.target import CopyTarget
 from tidelog.bucket.fsck.fsck import check_bucket
 from tidelog.bucket.views.bucket import Bucket
@@ -34,7 +35,7 @@ from tidelog.coordinator.snapshot_format import SnapshotOrigin
 from tidelog.coordinator.snapshots import newest_snapshot
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import ForeignObjects, MissingObject, Refused
-from tidelog.identifiers import BrokerId, TopicId, TopicPartition
+from tidelog.identifiers import BrokerId, MetadataStamp, TopicId, TopicPartition
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.object_format import wal_position
@@ -407,3 +408,33 @@ class DyingStore(MemoryStore):
             raise Dead(key)
         self.puts = 0 if key == self.dies_after else self.puts - 1
         return await super().put(key, data, condition)  # type: ignore[arg-type]
+
+
+class SlowRecords(MemoryStore):
+    """Stores the first record of a damaged object later than the next one."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.records = 0
+
+    async def put(self, key: str, data: object, condition: object = None) -> str:
+        if key == COPY_KEY:
+            self.records += 1
+            if self.records == 2:
+                await asyncio.sleep(0.05)
+        return await super().put(key, data, condition)  # type: ignore[arg-type]
+
+
+def test_the_record_names_all_damaged_objects_that_are_copied_at_a_time() -> None:
+    """Each is named before it is copied: the copier may die at any time."""
+
+    async def story() -> None:
+        store = SlowRecords()
+        target = CopyTarget(store, SystemClock(), InlineOffload())
+        await target.begin(None, CopyRecord("cluster", MetadataStamp(0, 0)))
+        keys = ["wal/a", "wal/b"]
+        await asyncio.gather(*(target.put(key, b"nonsense", is_damaged=True) for key in keys))
+        record = decode_copy_record(COPY_KEY, (await store.get(COPY_KEY)).data)
+        assert list(record.damaged) == keys
+
+    run(story)

@@ -18,10 +18,12 @@ from tests.unit.coordinator.cluster.members import (
     until,
 )
 from tests.unit.coordinator.cluster.world import World, simulate
+from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.protocol.schemas.cluster.metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from tidelog.storage.object_store import StoreError
 
 SOON = 1.0
 """On the fast path, a broker's partitions are absent for less than this time."""
@@ -153,6 +155,35 @@ def test_a_broker_that_cannot_renew_its_lease_fences_no_broker() -> None:
         assert fences(world) == []
 
     simulate(story)
+
+
+def test_a_renewal_of_the_lease_goes_on_when_the_metadata_log_cannot_be_read() -> None:
+    """A cancelled put may be on its way to the store, and land after that of the next renewal."""
+
+    async def story(world: World) -> None:
+        watching, dead = await connected(world, 2)
+        ends = []
+
+        async def renew() -> None:
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+                raise
+            ends.append("renewed")
+
+        async def refresh() -> ClusterState:
+            raise StoreError("cluster/log/1.json", "unreachable")
+
+        watching.keeper.renew = renew  # type: ignore[method-assign]
+        watching.broker.log.refresh = refresh  # type: ignore[method-assign]
+        dead.kill()
+        await asyncio.sleep(5)
+        assert set(ends) == {"renewed"}
+        # The task that follows the log has ended too.
+        assert [str(each) for each in watching.ended] == ["cluster/log/1.json: unreachable"]
+
+    simulate(story, slow_probability=0.0)
 
 
 def test_the_second_of_two_deaths_is_left_to_its_lease_by_the_only_survivor() -> None:
