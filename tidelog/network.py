@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from typing import Protocol
 
@@ -79,5 +80,9 @@ class SocketNetwork:
         self, factory: ProtocolFactory, host: str, port: int, *, tls: ssl.SSLContext | None = None
     ) -> asyncio.Transport:
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_connection(factory, host, port, ssl=tls)
+        try:
+            transport, _ = await loop.create_connection(factory, host, port, ssl=tls)
+        except ValueError as error:
+            # Python asks no resolver for such a name: a label is empty or too long, for example.
+            raise socket.gaierror(socket.EAI_NONAME, f"{host!r} is no host name") from error
         return transport

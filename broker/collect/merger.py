@@ -48,7 +48,7 @@ from tidelog.coordinator.cluster.membership.tenure_reports import TenureReports
 from tidelog.counts import counter
 from tidelog.crash_points import CrashPoint, CrashPoints
 from tidelog.entropy import Entropy
-from tidelog.errors import CorruptObject, TidelogError
+from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat
 from tidelog.identifiers import Incarnation, Slot, TopicPartition
 from tidelog.storage.object_store import Buffer, IfAbsent, ObjectStore, StoreError
 from tidelog.wal.format.merged_object import ExtentRun, MergedObject, MergeSource, assemble_merged
@@ -325,6 +325,9 @@ class Merger:
                 return await read_batch_index(self._store, self._offload, key, held)
             except CorruptObject as error:
                 return error
+            except UnsupportedFormat as error:
+                # The partition has come from a broker of a newer version.
+                return CorruptObject(key, str(error))
 
         left = iter(keys)
         indexes: dict[str, SlotIndex] = {}
@@ -374,7 +377,9 @@ class Merger:
             del self._damaged[next(iter(self._damaged))]
         self._damaged[error.key] = None
         self.metrics.failures += 1
-        logger.error("a damaged object is not merged", extra={"key": error.key, "why": error.why})
+        logger.error(
+            "an unreadable object is not merged", extra={"key": error.key, "why": error.why}
+        )
 
     def _relocate(
         self,

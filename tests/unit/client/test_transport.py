@@ -176,6 +176,20 @@ def test_a_refused_connection() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("host", ["broker..example", f"{'b' * 64}.example", "broker\0.example"])
+def test_a_name_that_is_no_host_name_fails_like_any_other_address(host: str) -> None:
+    """A broker may advertise it. Python's own error ended each broker that watched that one."""
+
+    async def story() -> None:
+        with pytest.raises(RequestFailed) as failed:
+            await BrokerConnection.open(
+                SocketNetwork(), (host, 9092), ClientSettings(), new_scratch()
+            )
+        assert failed.value.outcome is RequestOutcome.NOT_APPLIED
+
+    asyncio.run(story())
+
+
 def test_a_host_that_cannot_be_reached_takes_no_longer_than_the_timeout() -> None:
     async def story(world: World) -> None:
         broker = await _broker(world)

@@ -12,9 +12,15 @@ from tests.unit.broker.collections import by_folder, checkpoint, collections, fo
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
 from tidelog.clock import SystemClock
 from tidelog.identifiers import Slot
-from tidelog.storage.object_store import ByteRange, StoredObject, Suffix
+from tidelog.storage.object_store import Buffer, ByteRange, StoredObject, Suffix
 from tidelog.storage.stores.memory import MemoryStore
-from tidelog.wal.format.object_format import wal_key
+from tidelog.wal.format.object_format import (
+    FOOTER_END,
+    FOOTER_END_BYTES,
+    WAL_FORMAT_VERSION,
+    footer_crc,
+    wal_key,
+)
 
 pytestmark = pytest.mark.usefixtures("without_pauses")
 
@@ -183,6 +189,40 @@ def test_a_damaged_object_is_left_out_of_merges() -> None:
             assert key in await objects(here.store)
 
     run(story)
+
+
+def test_an_object_of_a_newer_version_is_left_out_of_merges_and_the_broker_goes_on() -> None:
+    """A partition may come from a broker of a newer version."""
+
+    async def story() -> None:
+        here = world(wal_objects_max=2)
+        async with here.broker(politely=False) as one:
+            await one.create_topic(retention_ms="-1")
+            for number in range(8):
+                await one.produce(batch(b"%d" % number))
+            await checkpoint(one)
+            key = wal_key(one.broker.membership.incarnation, Slot(3))
+            await here.store.put(key, of_a_newer_version((await here.store.get(key)).data))
+            forget_memory(one)
+            merger = one.broker.maintenance.merger
+            await merger.maintain()
+            assert merger.metrics.failures == 1
+            assert merger.metrics.merges >= 1
+            assert key in one.broker.writes.partitions.named(TOPIC, 0).log.extents.keys
+
+    run(story)
+
+
+def of_a_newer_version(data: Buffer) -> bytes:
+    """A WAL object whose footer names a version that nobody knows."""
+    made = bytearray(data)
+    end = len(made) - FOOTER_END_BYTES
+    *places, _, _, magic = FOOTER_END.unpack_from(made, end)
+    newer = WAL_FORMAT_VERSION + 1
+    FOOTER_END.pack_into(made, end, *places, 0, newer, magic)
+    crc = footer_crc(memoryview(made), places[0], end, newer)
+    FOOTER_END.pack_into(made, end, *places, crc, newer, magic)
+    return bytes(made)
 
 
 class SlowGets(MemoryStore):
