@@ -82,7 +82,7 @@ class SocketNetwork:
         loop = asyncio.get_running_loop()
         try:
             transport, _ = await loop.create_connection(factory, host, port, ssl=tls)
-        except ValueError as error:
+        except UnicodeError as error:
             # Python asks no resolver for such a name: a label is empty or too long, for example.
             raise socket.gaierror(socket.EAI_NONAME, f"{host!r} is no host name") from error
         return transport

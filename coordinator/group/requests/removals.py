@@ -114,7 +114,8 @@ class GroupRemovals:
         whichever = consumer_group if group is None else group
         if whichever is None:
             return True
-        room = self._settings.removals_max - len(turn.records)
+        # The removal of a group may have taken more than the last room.
+        room = max(0, self._settings.removals_max - len(turn.records))
         expired = expired_offsets(whichever, self._offsets, self._settings, turn.now.time_ms)
         removals = list(islice(expired, room))
         turn.records.extend(removals)

@@ -176,7 +176,7 @@ def test_a_refused_connection() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("host", ["broker..example", f"{'b' * 64}.example", "broker\0.example"])
+@pytest.mark.parametrize("host", ["broker..example", f"{'b' * 64}.example"])
 def test_a_name_that_is_no_host_name_fails_like_any_other_address(host: str) -> None:
     """A broker may advertise it. Python's own error ended each broker that watched that one."""
 

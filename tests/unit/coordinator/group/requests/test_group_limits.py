@@ -457,6 +457,20 @@ def test_groups_are_swept_in_parts() -> None:
     assert not world.machine.groups
 
 
+def test_a_sweep_goes_on_behind_a_consumer_group_that_takes_more_than_the_last_room() -> None:
+    """The removal of such a group has more than one record."""
+    world = ConsumerWorld(GroupSettings(removals_max=10))
+    for group_id, count in (("g1", 1), ("g2", 9)):
+        epoch = world.enter("m", group_id=group_id).member_epoch
+        for number in range(count):
+            assert world.commit(1, "m", epoch, topic=f"t{number}", group_id=group_id) is NONE
+        world.beat("m", -1, group_id=group_id)
+    settings = world.settings
+    world.advance(settings.offsets_retention_ms + settings.offsets_check_interval_ms + 5_000)
+    assert not world.machine.consumer_groups
+    assert [world.committed("t0", group_id) for group_id in ("g1", "g2")] == [None, None]
+
+
 @pytest.mark.parametrize("count", [1, 30])
 def test_an_expired_offset_too_many_waits_for_the_next_part(count: int) -> None:
     world = GroupWorld(GroupSettings(removals_max=10))
