@@ -14,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets, Place
+from tidelog.coordinator.internal_topics import GROUP_TOPIC
 
 GROUP_LAG: Final = "tidelog_group_lag"
 COMMITTED_OFFSET: Final = "tidelog_group_committed_offset"
@@ -58,7 +59,12 @@ class LagCollector(Collector):
             labels=["topic", "partition"],
         )
         known = self._ends()
-        found = chain.from_iterable(each.all() for each in self._committed())
+        # A sink's group keeps the number of its last batch as an offset of the groups' topic.
+        found = (
+            each
+            for each in chain.from_iterable(each.all() for each in self._committed())
+            if each[1][0] != GROUP_TOPIC
+        )
         for group, place, offset in islice(found, self._series_max):
             topic, partition = place
             labels = [group, topic, str(partition)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Final
 
@@ -167,6 +168,13 @@ def run(crash_points: CrashPoints = NO_CRASH_POINTS) -> None:
     them as click's context object.
     """
     try:
+        _run(crash_points)
+    finally:
+        _end_output()
+
+
+def _run(crash_points: CrashPoints) -> None:
+    try:
         cli.main(standalone_mode=False, obj=crash_points)
     except click.UsageError as error:
         error.show()
@@ -178,14 +186,19 @@ def run(crash_points: CrashPoints = NO_CRASH_POINTS) -> None:
         sys.exit(exit_.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of the output has closed it.
-        sys.stderr.close()
-        sys.exit(0)
     except TidelogError as error:
         said = "; ".join([str(error), *getattr(error, "__notes__", ())])
         print(f"tidelog: {said}", file=sys.stderr)
         sys.exit(_code(error))
+
+
+def _end_output() -> None:
+    """Write out what is buffered. A reader that is gone does not change the exit code."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python writes it out again at its end: it would show the error and exit with 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _code(error: TidelogError) -> int:

@@ -65,11 +65,11 @@ class Broker:
     @property
     def is_running(self) -> bool:
         """Whether a broker serves."""
-        return self._thread is not None
+        return self._thread is not None and self._thread.is_alive
 
     def start(self) -> Broker:
         """Start, and return when the broker serves. Raises what ended its start."""
-        if self._thread is not None:
+        if self.is_running:
             raise Refused("the broker runs already")
         thread = BrokerThread(self.store, self._settings, self._address)
         self._address = thread.start()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Final
 
 import uvloop
@@ -55,10 +55,17 @@ class BrokerThread:
         self._thread.start()
         return self._started.result()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the broker has not ended, by an error of its own either."""
+        return self._thread.is_alive()
+
     def end(self, *, politely: bool) -> None:
         """Stop the broker, or cut it off; return when its thread has ended."""
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._stop if politely else self._cut_off)
+        # The loop of a broker that has ended by itself is closed.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stop if politely else self._cut_off)
         self._thread.join()
 
     def _stop(self) -> None:
@@ -123,8 +130,7 @@ class BrokerThread:
 
 def _next_identity() -> ProcessIdentity:
     """Brokers of one process are told apart as if each were a process of its own."""
-    current = processes.current()
-    return replace(current, start_time=-next(_incarnations))
+    return processes.part_of(processes.current(), next(_incarnations))
 
 
 def _is_running(other: ProcessIdentity) -> bool | None:

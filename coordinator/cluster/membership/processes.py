@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
@@ -13,6 +14,7 @@ _PROC = Path("/proc")
 # Fields of /proc/<pid>/stat, counted from the state, which follows the command in parentheses.
 _STATE_FIELD = 0
 _START_TIME_FIELD = 19
+_PARTS_MAX = 1_000_000
 _DEAD_STATES = frozenset("ZXx")
 
 
@@ -32,6 +34,14 @@ def current() -> ProcessIdentity:
     return ProcessIdentity(host, boot_id, namespace, pid, start_time)
 
 
+def part_of(process: ProcessIdentity, number: int) -> ProcessIdentity:
+    """One of several brokers of a process, by its number from 1 on.
+
+    Its start time is negative. Other processes take it for running as long as the process runs.
+    """
+    return replace(process, start_time=-(process.start_time * _PARTS_MAX + number))
+
+
 def is_running(identity: ProcessIdentity) -> bool | None:
     """Whether the process still runs; None if this process cannot know.
 
@@ -49,7 +59,10 @@ def is_running(identity: ProcessIdentity) -> bool | None:
         state, start_time = _state_and_start(identity.pid)
     except (OSError, ValueError, IndexError):
         return None  # hidden from this user, or gone between the two calls
-    return start_time == identity.start_time and state not in _DEAD_STATES
+    wanted = identity.start_time
+    if wanted < 0:
+        wanted = -wanted // _PARTS_MAX
+    return start_time == wanted and state not in _DEAD_STATES
 
 
 def _state_and_start(pid: int) -> tuple[str, int]:

@@ -88,6 +88,44 @@ def test_a_mistyped_command_gets_a_suggestion(
     assert f"Did you mean '{meant}'?" in done.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["version"], 0), (["fsck", "--json", "--store", "{store}"], 4)]
+)
+def test_a_reader_that_is_gone_does_not_change_the_exit_code(
+    tmp_path: Path, arguments: list[str], code: int
+) -> None:
+    store = tmp_path / "bucket"
+    with BrokerProcess.start(f"file://{store}", tmp_path / "log"):
+        pass
+    for segment in [*store.rglob("*")]:
+        if segment.is_file():
+            segment.write_bytes(b"damaged")
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "tidelog.cli", *arguments]
+    done = subprocess.run(
+        [each.format(store=f"file://{store}") for each in command],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        # Otherwise each print meets the closed pipe.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        text=True,
+    )
+    os.close(writer)
+    assert (done.returncode, "Exception ignored" in done.stderr) == (code, False), done.stderr
+
+
+@pytest.mark.usefixtures("to_broker")
+def test_a_refused_deletion_tells_of_the_topics_that_are_deleted(command: Command) -> None:
+    for name in ("gone1", "gone2"):
+        command("topics", "create", name)
+    done = command("topics", "delete", "gone1", "missing1", "gone2", "missing2", "gone1")
+    assert (done.code, done.out) == (1, "deleted topic gone1\ndeleted topic gone2\n")
+    assert "missing1" in done.err
+    assert "missing2" in done.err
+    assert command("topics", "delete", "missing1", "--json").out == '{"deleted": []}\n'
+
+
 @pytest.mark.usefixtures("to_broker")
 def test_short_inputs_without_keys_do_not_all_fill_one_partition(command: Command) -> None:
     command("topics", "create", "spread", "--partitions", "50")

@@ -15,6 +15,7 @@ from tidelog.cli.broker_client import with_client
 from tidelog.cli.root import run
 from tidelog.client.groups.admin import Place, commit_offsets
 from tidelog.client.pool import Client, CoordinatorKind
+from tidelog.client.transactions.sink import PROGRESS
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.protocol.schemas.groups import (
     JoinGroupRequest,
@@ -110,6 +111,12 @@ def test_a_groups_offsets_are_shown_with_lag_moved_and_deleted(
     assert command("groups", "describe", "g").code == 1
 
 
+def test_the_number_of_a_sinks_batch_has_no_lag(broker: BrokerProcess, command: Command) -> None:
+    use(broker, lambda client: commit_offsets(client, "sink", {PROGRESS: 2}))
+    shown = command("groups", "describe", "sink").out.splitlines()
+    assert shown[1:] == ["  __consumer_offsets partition 0  committed 2  end -  lag -"]
+
+
 def test_a_group_with_members_is_shown_and_left_alone(
     broker: BrokerProcess, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,9 +146,12 @@ def test_a_group_with_members_is_shown_and_left_alone(
     refused = command("groups", "reset-offsets", "busy", "--topic", "used", "--to", "0")
     assert refused.code == 1
     assert "busy has 1 members" in refused.err
-    deleted = command("groups", "delete", "busy")
-    assert deleted.code == 1
+    for name in ("idle1", "idle2"):
+        command("groups", "reset-offsets", name, "--topic", "used", "--to", "0")
+    deleted = command("groups", "delete", "idle1", "busy", "none", "idle2", "idle1")
+    assert (deleted.code, deleted.out) == (1, "deleted group idle1\ndeleted group idle2\n")
     assert "NON_EMPTY_GROUP" in deleted.err
+    assert "GROUP_ID_NOT_FOUND" in deleted.err
 
     async def leave(client: Client) -> None:
         request = LeaveGroupRequest(

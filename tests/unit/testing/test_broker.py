@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient
 
 from tidelog import Consumer, Producer
 from tidelog.cli.root import cli
 from tidelog.errors import InvalidConfiguration, Refused
+from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.testing import Broker, BrokerTestCase
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -110,6 +112,39 @@ def test_brokers_in_memory_share_nothing_and_a_folder_is_taken_too(tmp_path: Pat
         two.restart()
         assert len(two.read(topic)) == 1
     assert any(tmp_path.iterdir())
+
+
+def test_a_broker_of_another_process_does_not_replace_one_of_a_test(tmp_path: Path) -> None:
+    store = f"file://{tmp_path / 'bucket'}"
+    with Broker(store) as broker:
+        topic = broker.topic()
+        with BrokerProcess.start(store, tmp_path / "log", broker_id=1) as other:
+            known = AdminClient({"bootstrap.servers": other.kafka}).list_topics(timeout=30)
+            assert len(known.brokers) == 2
+            broker.produce(topic, ["a"])
+            assert len(broker.read(topic)) == 1
+
+
+def test_a_broker_that_has_ended_by_itself_can_be_started_again() -> None:
+    with Broker() as broker:
+        topic = broker.topic()
+        broker.produce(topic, ["a"])
+        for again in (broker.start, broker.restart):
+            end_by_itself(broker)
+            assert not broker.is_running
+            again()
+            assert len(broker.read(topic)) == 1
+        end_by_itself(broker)
+    assert not broker.is_running
+
+
+def end_by_itself(broker: Broker) -> None:
+    """End the broker as an error of its own does."""
+    thread = broker._thread
+    assert thread is not None
+    assert thread._loop is not None
+    thread._loop.call_soon_threadsafe(thread._cut_off)
+    thread._thread.join()
 
 
 def test_wrong_calls_and_stores_are_told() -> None:

@@ -12,6 +12,7 @@ import click
 from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client, with_retries
 from tidelog.cli.commands.consume import Start, StartType
+from tidelog.cli.deletions import raise_together, show_deleted
 from tidelog.cli.table import shown_table
 from tidelog.client.errors import RequestRefused
 from tidelog.client.groups.admin import (
@@ -24,6 +25,7 @@ from tidelog.client.groups.admin import (
 )
 from tidelog.client.operations import LATEST, list_offsets
 from tidelog.client.pool import Client
+from tidelog.client.transactions.sink import PROGRESS
 from tidelog.errors import Refused
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.groups import DescribedGroup
@@ -58,7 +60,10 @@ def list_(bootstrap: Bootstrap, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """A group's progress in one partition. The end is None if the partition is gone."""
+    """A group's progress in one partition.
+
+    The end is None if the partition is gone, and for the number of a sink's last batch.
+    """
 
     committed: int
     end: int | None
@@ -102,6 +107,10 @@ async def _progress(client: Client, group_id: str) -> dict[Place, GroupProgress]
     progress = {}
     for place, offset in committed.items():
         end: int | None = None
+        if place.topic == PROGRESS.topic:
+            # The number of a sink's last batch, not of a record.
+            progress[place] = GroupProgress(offset, end)
+            continue
         try:
             end = (await list_offsets(client, place.topic, place.partition, LATEST)).offset
         except RequestRefused as error:
@@ -222,12 +231,21 @@ async def _refuse_members(client: Client, group_id: str) -> None:
 def delete(group_ids: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -> None:
     """Delete GROUPS, which must have no members, and their committed offsets."""
 
-    async def run(client: Client) -> None:
-        for group_id in group_ids:
-            await with_retries(partial(delete_group, client, group_id))
+    deleted: list[str] = []
+    refusals: list[RequestRefused] = []
 
-    with_client(bootstrap, run)
-    if as_json:
-        print(json.dumps({"deleted": group_ids}))
-    else:
-        print("\n".join(f"deleted group {group_id}" for group_id in group_ids))
+    async def run(client: Client) -> None:
+        for group_id in dict.fromkeys(group_ids):
+            try:
+                await with_retries(partial(delete_group, client, group_id))
+            except RequestRefused as refusal:
+                refusals.append(refusal)
+            else:
+                deleted.append(group_id)
+
+    try:
+        with_client(bootstrap, run)
+    finally:
+        # What is done is told, also if no broker answers for the next group.
+        show_deleted("group", deleted, as_json)
+    raise_together(refusals)

@@ -13,6 +13,7 @@ from tidelog.cli.address import Bootstrap
 from tidelog.cli.assignments import assignments_of
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.commands.configs import change
+from tidelog.cli.deletions import raise_together, show_deleted
 from tidelog.cli.table import shown_table
 from tidelog.client.admin.administration import (
     NewTopic,
@@ -169,11 +170,11 @@ def add_partitions_(name: str, count: int, bootstrap: Bootstrap, as_json: bool) 
 @json_option
 def delete(names: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -> None:
     """Delete the topics NAMES and all of their records."""
-    _raise_refusals(with_client(bootstrap, lambda client: delete_topics(client, names)))
-    if as_json:
-        print(json.dumps({"deleted": names}))
-    else:
-        print("\n".join(f"deleted topic {name}" for name in names))
+    # A second deletion of a name would be refused, and hide that the first one was done.
+    wanted = list(dict.fromkeys(names))
+    refusals = with_client(bootstrap, lambda client: delete_topics(client, wanted))
+    show_deleted("topic", [name for name in wanted if refusals.get(name) is None], as_json)
+    raise_together([each for each in refusals.values() if each is not None])
 
 
 @topics.command()

@@ -20,6 +20,7 @@ from tidelog.broker.coordinate.lag_metrics import (
 from tidelog.cli.root import cli
 from tidelog.coordinator.group.records.log_records import CommittedOffset, OffsetStored
 from tidelog.coordinator.group.state.committed_offsets import CommittedOffsets
+from tidelog.coordinator.internal_topics import GROUP_TOPIC
 from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.sdk.admin import Admin
 from tidelog.sdk.producer import Producer
@@ -62,6 +63,14 @@ def test_lag_needs_the_end_of_a_partition_that_this_broker_leads() -> None:
 def test_a_commit_that_is_newer_than_the_seen_end_is_no_negative_lag() -> None:
     found = shown([committed({("g", "t", 0): 11})], {("t", 0): 10})
     assert found[GROUP_LAG] == {("g", "t", "0"): 0}
+
+
+def test_the_number_of_a_sinks_batch_is_no_offset() -> None:
+    offsets = committed({("sink", GROUP_TOPIC, 0): 7, ("g", "t", 0): 3})
+    found = shown([offsets], {(GROUP_TOPIC, 0): 5000, ("t", 0): 10}, series_max=2)
+    assert found[GROUP_LAG] == {("g", "t", "0"): 7}
+    assert found[COMMITTED_OFFSET] == {("g", "t", "0"): 3}
+    assert found[LEFT_OUT] == {(): 0}
 
 
 def test_series_beyond_the_limit_are_counted() -> None:
