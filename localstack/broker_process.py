@@ -90,7 +90,13 @@ class BrokerProcess:
                 text=True,
                 env={**os.environ, **added},
             )
-        line = _first_line(process, ready_seconds_max)
+        try:
+            line = _first_line(process, ready_seconds_max)
+        except BaseException:
+            # Ctrl-C: no caller has the process yet.
+            with process:
+                process.kill()
+            raise
         fields = dict(word.split("=", 1) for word in line.split()[1:] if "=" in word)
         if not line.startswith("ready ") or "kafka" not in fields:
             process.kill()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import code
 import contextlib
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +21,7 @@ import click
 from tidelog.cli.log_options import FORMAT, LEVEL
 from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.extras import imported
-from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.localstack.broker_process import STOP_SECONDS_MAX, BrokerProcess
 from tidelog.localstack.ports import accepts, free_ports
 from tidelog.localstack.s3_servers import (
     S3Server,
@@ -102,8 +103,7 @@ def dev(
         running: list[BrokerProcess] = []
         stack.enter_context(_stopped_at_exit(running))
         for broker_id, listened in enumerate(ports):
-            broker = _start_broker(broker_id, listened, url, place, arguments)
-            running.append(stack.enter_context(broker))
+            running.append(_start_broker(broker_id, listened, url, place, arguments))
         _print_addresses(running, url, place)
         if console:
             _prompt(running, url)
@@ -155,16 +155,24 @@ def _start_broker(
 
 @contextlib.contextmanager
 def _stopped_at_exit(running: list[BrokerProcess]) -> Iterator[None]:
-    """Brokers that run at the end are stopped; all of them get the signal at once."""
-    try:
-        yield
-    finally:
-        click.echo("ending")
-        for broker in running:
-            if broker.process.poll() is None:
-                broker.process.terminate()
-        for broker in running:
-            broker.stop()
+    """Brokers that run at the end are stopped; all of them get the signal at once.
+
+    If that is interrupted, they are killed.
+    """
+    with contextlib.ExitStack() as killed:
+        try:
+            yield
+        finally:
+            for broker in running:
+                killed.enter_context(broker)
+            click.echo("ending")
+            for broker in running:
+                if broker.process.poll() is None:
+                    broker.process.terminate()
+            for broker in running:
+                # Not `stop`: a second signal could meet a broker whose handlers are gone.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    broker.wait_for_death(STOP_SECONDS_MAX)
 
 
 def _print_addresses(running: list[BrokerProcess], url: str, folder: Path) -> None:

@@ -14,7 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tidelog.cli.root import cli
+from tidelog.localstack import broker_process
+from tidelog.localstack import dev as dev_command
+from tidelog.localstack.broker_process import BrokerProcess
 from tidelog.localstack.ports import accepts
 from tidelog.sdk.consumer import Consumer
 from tidelog.sdk.producer import Producer
@@ -93,6 +98,40 @@ def test_brokers_log_as_dev_is_told(tmp_path: Path) -> None:
     lines = (tmp_path / "broker-0.log").read_text().splitlines()
     assert lines
     assert all("message" in json.loads(line) for line in lines)
+
+
+def test_brokers_end_politely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[BrokerProcess] = []
+
+    def watch(running: list[BrokerProcess]) -> None:
+        watched.extend(running)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dev_command, "_watch", watch)
+    # The handlers are of the command's process, which is that of the tests here.
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    arguments = ["dev", "--port", "0", "--folder", str(tmp_path), "--brokers", "2"]
+    assert CliRunner().invoke(cli, arguments).exit_code == 0
+    assert [broker.process.returncode for broker in watched] == [0, 0]
+
+
+def test_a_start_that_is_interrupted_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[subprocess.Popen[str]] = []
+
+    def interrupted(process: subprocess.Popen[str], _: float) -> str:
+        begun.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(broker_process, "_first_line", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        BrokerProcess.start(f"file://{tmp_path / 'bucket'}", tmp_path / "log")
+    ended = [process.returncode for process in begun]
+    for process in begun:
+        with process:
+            process.kill()
+    assert ended == [-signal.SIGKILL]
 
 
 def test_a_broker_that_ends_by_itself_is_named() -> None:
