@@ -60,6 +60,8 @@ LOOKED_AT_ONCE = 100
 """Partitions that the cleaner examines before it yields to other tasks."""
 PACE_SECONDS_MIN = 0.001
 """Shorter waits are skipped."""
+PACE_SECONDS_MAX = 1.0
+"""Longer waits are divided."""
 SHARE_BELOW_WORTH_A_REWRITE = 0.5
 """The approximate share of rows below the log start that makes a rewrite worthwhile."""
 RETENTION_PARTS = 8
@@ -379,13 +381,20 @@ class LogCleaner:
     async def _pace(self, size_bytes: int) -> None:
         """Sleep so that the cleaner stays below log.cleaner.io.max.bytes.per.second.
 
-        At a low rate a job takes hours, so retention comes between its pieces.
+        At a low rate a job takes hours. So retention comes meanwhile, and a new rate counts at
+        once.
         """
         self.metrics.bytes_moved += size_bytes
-        rate = self._settings().number("log.cleaner.io.max.bytes.per.second")
-        if size_bytes / rate >= PACE_SECONDS_MIN:
-            await self._clock.sleep(size_bytes / rate)
-        await self._retain_if_due()
+        left = float(size_bytes)
+        while True:
+            rate = self._settings().number("log.cleaner.io.max.bytes.per.second")
+            seconds = min(left / rate, PACE_SECONDS_MAX)
+            if seconds >= PACE_SECONDS_MIN:
+                await self._clock.sleep(seconds)
+            await self._retain_if_due()
+            left -= seconds * rate
+            if left / rate < PACE_SECONDS_MIN:
+                return
 
     async def _note_failure(self, place: TopicPartition, error: TidelogError) -> None:
         self.metrics.failures += 1

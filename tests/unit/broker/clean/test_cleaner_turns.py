@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -12,6 +12,7 @@ from tests.unit.broker.clean.test_retention import HOUR_MS, dated
 from tests.unit.broker.one_broker import OneBroker, World, run
 from tests.unit.broker.rolled import offsets
 from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.records.records import ConfigsChanged, ConfigScope
 from tidelog.identifiers import TopicId
 from tidelog.storage.clean import compaction
 from tidelog.storage.object_store import (
@@ -137,6 +138,45 @@ def test_a_round_below_a_low_rate_ends() -> None:
             assert one.broker.topic_tables.cleaner.metrics.failures == 0
             assert await offsets(store, topic_id) == [1]
             assert clock.skipped > 300
+
+    run(story)
+
+
+class AlteringClock(SkippingClock):
+    """Runs something during the first long sleep that it skips."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alter: Callable[[], Awaitable[object]] | None = None
+
+    async def sleep(self, seconds: float) -> None:
+        is_long = seconds >= 1 and asyncio.current_task() is self.skips_for
+        if is_long and self.alter is not None:
+            alter, self.alter = self.alter, None
+            await alter()
+        await super().sleep(seconds)
+
+
+def test_a_higher_rate_counts_for_the_wait_that_has_begun() -> None:
+    clock = AlteringClock()
+    store = MemoryStore(clock)
+
+    async def story() -> None:
+        settings = {"log_cleaner_io_max_bytes_per_second": 1.0}
+        async with new_world(store, clock, **settings).broker() as one:
+            await dirty_topic(one, "slow")
+            membership = one.broker.membership
+            faster = {"log.cleaner.io.max.bytes.per.second": "1000000"}
+            change = ConfigsChanged(ConfigScope.CLUSTER, "", faster)
+            clock.alter = lambda: membership.metadata.append(
+                membership.incarnation.epoch, lambda _: (change,)
+            )
+            clock.skips_for = asyncio.current_task()
+            cleaner = one.broker.topic_tables.cleaner
+            assert await cleaner.clean_one()
+            assert cleaner.metrics.compactions == 1
+            assert clock.alter is None
+            assert clock.skipped < 5
 
     run(story)
 
