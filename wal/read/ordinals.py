@@ -94,6 +94,7 @@ class IndexedBatches(NamedTuple):
     """One partition's batches in the index of one WAL object, by offset."""
 
     base_offsets: Integers
+    last_offsets: Integers
     producer_ids: Integers
     ordinals: Integers
     is_transactional: Booleans
@@ -110,6 +111,7 @@ def index_batches(index: SlotIndex, partition: TopicPartition) -> IndexedBatches
     flags = columns["flags"][rows]
     return IndexedBatches(
         columns["base_offset"][rows].astype(np.int64),
+        columns["last_offset"][rows].astype(np.int64),
         columns["producer_id"][rows].astype(np.int64),
         columns["ordinal"][rows].astype(np.int64),
         (flags & TRANSACTIONAL_FLAG) != 0,
@@ -120,10 +122,14 @@ def index_batches(index: SlotIndex, partition: TopicPartition) -> IndexedBatches
 def adopted_batches(extents: Extents) -> IndexedBatches:
     """The adopted batches among a partition's extents, which contain their transactions."""
     found = [
-        (extent.base_offset, extent.adoption.producer_id, extent.adoption.ordinal)
+        (
+            *(extent.base_offset, extent.last_offset),
+            *(extent.adoption.producer_id, extent.adoption.ordinal),
+        )
         for extent in extents.adopted()
         if extent.adoption is not None
     ]
-    columns = np.array(found, np.int64).reshape(-1, 3)
+    columns = np.array(found, np.int64).reshape(-1, 4)
     data = np.ones(len(found), np.bool_)
-    return IndexedBatches(columns[:, 0], columns[:, 1], columns[:, 2], data, ~data)
+    bases, lasts, producer_ids, ordinals = columns.T
+    return IndexedBatches(bases, lasts, producer_ids, ordinals, data, ~data)

@@ -178,8 +178,9 @@ class _Seen:
 
     def add(self, key: str, indexed: IndexedBatches) -> None:
         """Add the batches of one object's index."""
-        bases = indexed.base_offsets
-        inside = (bases >= self._start) & (bases < self._end) & indexed.is_transactional
+        # The log's start may lie within a batch: the rest of the batch is seen.
+        inside = (indexed.last_offsets >= self._start) & (indexed.base_offsets < self._end)
+        inside &= indexed.is_transactional
         self._data |= _names(indexed, inside & ~indexed.is_marker)
         if self._early.holds(key):
             self._early_markers |= _names(indexed, inside & indexed.is_marker)

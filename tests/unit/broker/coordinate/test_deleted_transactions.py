@@ -9,14 +9,17 @@ from tests.unit.broker.handlers.test_flush_requests import flush
 from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
 from tests.unit.broker.rolled import hosted, offsets, world
 from tests.unit.broker.transactional_client import TransactionalClient, loaded
-from tests.unit.bucket.bucket_world import all_values, opened
+from tests.unit.bucket.bucket_world import all_values, atomic_values, opened
 from tidelog.broker.handlers.data.offsets import delete_records
+from tidelog.bucket.views.atomic import atomic_view
+from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.topics import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from tidelog.records.records import NewRecord
 
 OK = ErrorCode.NONE
 EARLIEST, LATEST = -2, -1
@@ -106,5 +109,29 @@ def test_a_consumer_from_the_start_sees_records_behind_deleted_records() -> None
             found = await one.fetch(1, committed=True)
             assert found.records
             assert (found.last_stable_offset, found.log_start_offset) == (4, 1)
+
+    run(story)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_an_atomic_view_has_no_rest_of_a_batch_whose_transaction_is_open(commits: bool) -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await loaded(one)
+            partition = TopicPartition(await one.create_topic(), 0)
+            client = TransactionalClient(one)
+            assert await client.init() is OK
+            assert await client.send_batch([NewRecord(b"%d" % n) for n in range(4)]) is OK
+            assert await delete(one, 2) == 2
+            await one.produce(batch(b"plain"))
+            bucket = await opened(here.store)
+            view = await atomic_view(bucket, TOPIC)
+            assert await atomic_values(bucket, view, partition) == [b"plain"]
+            assert await (client.commit() if commits else client.abort()) is OK
+            view = await atomic_view(bucket, TOPIC)
+            kept = [b"2", b"3"] if commits else []
+            assert await atomic_values(bucket, view, partition) == [*kept, b"plain"]
 
     run(story)
