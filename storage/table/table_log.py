@@ -96,7 +96,7 @@ def hinted_version(key: str, data: Buffer) -> int:
     """The version of the checkpoint that the object at `key` names. Raises CorruptObject."""
     try:
         return int(json.loads(bytes(data))["version"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise CorruptObject(key, f"it does not decode: {error!r}") from None
 
 
@@ -441,7 +441,9 @@ class TableLog:
 
     def _checkpoint_version(self, key: str) -> int | None:
         digits = key.removeprefix(self._prefix).removesuffix(".checkpoint.parquet")
-        return int(digits) if key == self._prefix + digits + ".checkpoint.parquet" else None
+        if not (digits.isascii() and digits.isdigit()):
+            return None
+        return int(digits) if key == self.checkpoint_key(int(digits)) else None
 
     def _identify(self, data: Buffer) -> bytes:
         return writer_id_of(f"{self._prefix}...", data)

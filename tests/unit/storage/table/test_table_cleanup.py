@@ -8,11 +8,12 @@ import asyncio
 import pytest
 
 from tests.simulation.world.clock import SimulatedClock
-from tests.unit.storage.segments import advance, listed
+from tests.unit.storage.segments import TOPIC_ID, advance, listed
 from tests.unit.storage.table.table_log_world import World, contents, grow, tell
 from tidelog.storage.object_store import ByteRange, StoredObject, StoreNotApplied, Suffix
 from tidelog.storage.sequence import AppendUndecided
 from tidelog.storage.stores.faulty import FaultRates, FaultyStore
+from tidelog.storage.table.table_log import log_prefix
 from tidelog.storage.table.table_state import CommitRefusal
 
 
@@ -38,6 +39,24 @@ def test_only_files_replaced_by_a_checkpoint_older_than_the_grace_are_deleted() 
             "_last_checkpoint",
         ]
         assert contents((await world.open()).state) == contents(log.state)
+
+    tell(story)
+
+
+def test_a_foreign_object_in_the_log_stays_and_prevents_no_clean_up() -> None:
+    """A copy of a checkpoint that an operator made ended the broker."""
+
+    async def story(world: World) -> None:
+        log = await world.open()
+        foreign = [f"{log_prefix(TOPIC_ID)}{name}.checkpoint.parquet" for name in ("1", "1 (copy)")]
+        for key in foreign:
+            await world.truth.put(key, b"foreign")
+        await grow(log, 3)
+        await log.write_checkpoint()
+        assert await log.clean_up() == 0
+        await asyncio.sleep(1000)
+        assert await log.clean_up() == 2
+        assert {key.rpartition("/")[2] for key in foreign} < {*await world.keys()}
 
     tell(story)
 
