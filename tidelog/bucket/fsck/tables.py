@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidelog.bucket.fsck.context import CheckContext
-from tidelog.bucket.fsck.faults import FaultKind, Findings
+from tidelog.bucket.fsck.faults import Fault, FaultKind, Findings
 from tidelog.bucket.fsck.orphans import orphan_reason, orphaned_before_ms
 from tidelog.bucket.fsck.segment_check import check_segment
 from tidelog.bucket.reachability import StoredSegment, loose_segments
@@ -222,5 +222,7 @@ async def _check_segment(
         segment.name
     )
     if is_listed and topic.topic_id in (await context.bucket.refresh()).topics:
-        findings.blame(error)
+        # A listed segment counts though its loss may be accepted: a repair may have died between.
+        unread = (f"{topic.name}-{segment.name.partition}",)
+        findings.faults.append(replace(Fault.of(error), affected=unread))
     return findings
