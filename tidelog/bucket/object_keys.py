@@ -10,6 +10,7 @@ from tidelog.coordinator.cluster.log.prefix import CLUSTER_FOLDER, PROBE_FOLDER
 from tidelog.coordinator.cluster.records.credentials import CREDENTIALS_PREFIX, CREDENTIALS_SUFFIX
 from tidelog.coordinator.snapshot_format import OFFSET_DIGITS, SNAPSHOT_SUFFIX, STATE_PREFIX
 from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot, TopicId
+from tidelog.storage.object_store import validate_key
 from tidelog.storage.segment.segment import TOPICS_PREFIX, SegmentName, table_prefix
 from tidelog.storage.sequence import NUMBER_DIGITS
 from tidelog.wal.format.object_format import MERGED_FOLDER, MERGED_SUFFIX, WAL_SUFFIX
@@ -132,6 +133,8 @@ def parse_key(key: str) -> BucketObject | None:
             return StateObject(found[1], int(found[2]), int(found[3]))
         case "topics/":
             return _parse_table(key)
+        case _ if not _is_possible(key):
+            return None
         case "handover/":
             return HandoverObject(key)
         case "staged/":
@@ -168,4 +171,15 @@ def _parse_table(key: str) -> BucketObject | None:
     if not key.startswith(prefix):
         return None
     name = SegmentName.parse(key.removeprefix(prefix))
-    return TableObject(topic_id) if name is None else SegmentObject(topic_id, name)
+    if name is not None:
+        return SegmentObject(topic_id, name)
+    return TableObject(topic_id) if _is_possible(key) else None
+
+
+def _is_possible(key: str) -> bool:
+    """Whether Tidelog's stores take the key. That of a foreign object may be any other one."""
+    try:
+        validate_key(key)
+    except ValueError:
+        return False
+    return True

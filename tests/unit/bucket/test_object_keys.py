@@ -1,0 +1,36 @@
+"""Keys of foreign objects, which lie in Tidelog's folders."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tidelog.bucket.object_keys import StagedObject, parse_key
+from tidelog.clock import SystemClock
+from tidelog.entropy import SystemEntropy
+from tidelog.storage.stores.location import open_store
+
+
+@pytest.mark.parametrize("folder", ["handover/", "staged/", "probe/", f"topics/{UUID(int=7)}/"])
+@pytest.mark.parametrize("name", ["a\\b", "a\nb", "x" * 256, "a//b"])
+def test_a_key_that_no_store_takes_is_not_tidelogs(folder: str, name: str) -> None:
+    assert parse_key(folder + name) is None
+
+
+def test_whatever_a_folder_lists_can_be_deleted_or_is_foreign(tmp_path: Path) -> None:
+    """Such a file, which an operator had put there, ended the broker that was to delete it."""
+
+    async def story() -> None:
+        store = open_store(f"file://{tmp_path}", SystemClock(), SystemEntropy())
+        await store.put("staged/known", b"")
+        (tmp_path / "staged" / "a\\b").write_bytes(b"")
+        listed = [meta.key async for meta in store.list("staged/")]
+        found = [key for key in listed if isinstance(parse_key(key), StagedObject)]
+        assert found == ["staged/known"]
+        await store.delete(*found)
+        await store.close()
+
+    asyncio.run(story())
