@@ -226,6 +226,28 @@ def test_a_copy_from_before_a_repair_follows_the_repaired_table(
     asyncio.run(story())
 
 
+def test_a_copy_from_before_a_repair_forgets_a_checkpoint_that_the_repair_gave_up(
+    rich: RichBucket,
+) -> None:
+    """The repaired table has no checkpoint, and nothing points to one."""
+
+    async def story() -> None:
+        store, copy = rich.store(), MemoryStore(SystemClock())
+        await copier(store, copy).run()
+        checkpoints = [key for key in rich.objects if key.endswith(".checkpoint.parquet")]
+        assert checkpoints
+        for key in checkpoints:
+            await store.delete(key)
+        assert TOPIC in await repaired(store)
+        report = await copier(store, copy).run()
+        assert not report.faults
+        assert await faults_of(copy) == []
+        tables = [await tables_of(access_to(each)) for each in (store, copy)]
+        assert tables[0] == tables[1]
+
+    asyncio.run(story())
+
+
 def is_commit(key: str) -> bool:
     return LOG_FOLDER in key and key.endswith(".json")
 

@@ -26,6 +26,7 @@ from tidelog.bucket.copy.plan import (
     TablesToCopy,
     copied_state,
     copied_table_logs,
+    hints_given_up,
     is_followed_by,
     needed,
     snapshots_ahead,
@@ -181,7 +182,8 @@ class BucketCopy:
         if not self._is_compared:
             logs = copied_table_logs(tables, self._target.keys)
             await read_all(self._drop_other_history, logs, self._at_once)
-            for key in snapshots_ahead(tables, self._target.keys):
+            present = self._target.keys
+            for key in [*snapshots_ahead(tables, present), *hints_given_up(tables, present)]:
                 await self._target.delete(key)
             self._is_compared = True
         await read_all(self._copy, self._absent(tables.others), self._at_once)

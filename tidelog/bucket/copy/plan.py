@@ -33,7 +33,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog.bucket.copy.ends import Instant
-from tidelog.bucket.object_keys import StateObject, parse_key
+from tidelog.bucket.object_keys import StateObject, TableObject, parse_key
 from tidelog.bucket.reachability import Anchor, named_handovers, needed_incarnations
 from tidelog.coordinator.cluster.records.records import BrokerFenced
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -41,7 +41,7 @@ from tidelog.identifiers import FIRST_SLOT, Incarnation, Slot
 from tidelog.storage.object_store import Buffer
 from tidelog.storage.segment.segment import TOPICS_PREFIX
 from tidelog.storage.sequence import NUMBER_DIGITS
-from tidelog.storage.table.table_log import LOG_FOLDER
+from tidelog.storage.table.table_log import LOG_FOLDER, hint_key
 from tidelog.wal.format.object_format import wal_key
 from tidelog.wal.log.adoption import object_key
 
@@ -126,6 +126,20 @@ def snapshots_ahead(tables: TablesToCopy, present: Iterable[str]) -> list[str]:
         for key in present
         if isinstance(each := parse_key(key), StateObject)
         and each.next_offset > newest.get((each.topic, each.partition), -1)
+    ]
+
+
+def hints_given_up(tables: TablesToCopy, present: Iterable[str]) -> list[str]:
+    """The copy's hints of tables that have none in the original. `present`: the keys in the copy.
+
+    A repair that found no readable checkpoint has deleted them since.
+    """
+    return [
+        key
+        for key in present
+        if isinstance(each := parse_key(key), TableObject)
+        and key == hint_key(each.topic_id)
+        and key not in tables.hints
     ]
 
 
