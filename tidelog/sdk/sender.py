@@ -233,12 +233,21 @@ class Sender:
 def _options(
     headers: Headers | None, timestamp: int | None
 ) -> tuple[list[tuple[str, bytes | str | None]] | None, dict[str, Any]]:
-    """The headers as pairs, and librdkafka's arguments that most messages do not need."""
+    """The headers as pairs, and librdkafka's arguments that most messages do not need.
+
+    Raises Refused.
+    """
     options: dict[str, Any] = {}
     pairs = None
     if headers:
         pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
         options["headers"] = pairs
     if timestamp is not None:
+        if timestamp == 0:
+            # librdkafka's own mark of a message without a timestamp.
+            raise Refused(
+                "timestamp=0: librdkafka would send the present time in its place; nothing was"
+                " sent. The earliest time that it sends is 1"
+            )
         options["timestamp"] = timestamp
     return pairs, options

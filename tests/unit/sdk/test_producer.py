@@ -70,6 +70,15 @@ def test_messages_are_read_as_sent(shared: Broker) -> None:
     assert (tombstone.value, tombstone.timestamp, tombstone.offset) == (None, 1234, 1)
 
 
+def test_a_time_that_librdkafka_would_replace_is_refused(shared: Broker) -> None:
+    topic = shared.topic()
+    with Producer(shared.bootstrap) as producer:
+        with pytest.raises(Refused, match="nothing was sent"):
+            producer.send(topic, "a", timestamp=0)
+        producer.send(topic, "b", timestamp=1)
+    assert [(each.value, each.timestamp) for each in shared.read(topic)] == [(b"b", 1)]
+
+
 def test_keys_go_to_the_java_clients_partitions(shared: Broker) -> None:
     topic = shared.topic(7)
     keys = [b"key-%d" % number for number in range(200)]
