@@ -343,6 +343,7 @@ class Collector:
             prefixes.append(CREDENTIALS_PREFIX)
         listed: dict[str, Listed] = {}
         ours = {me, *dead}
+        is_whole = True
         for prefix in prefixes:
             number = 0
             async for meta in self._store.list(prefix):
@@ -353,6 +354,7 @@ class Collector:
                     listed[meta.key] = Listed(found, meta)
                     number += 1
                 if number >= LISTED_MAX:
+                    is_whole = False
                     break
         if share.has_folders:
             listed |= await self._list_staged()
@@ -362,7 +364,7 @@ class Collector:
         self._emptied.update(
             owner.epoch
             for owner in dead
-            if owner not in owners and self._cluster.state.is_retired(owner)
+            if is_whole and owner not in owners and self._cluster.state.is_retired(owner)
         )
         return listed
 

@@ -170,6 +170,37 @@ def test_a_retired_wal_goes_but_for_its_seal_when_its_partitions_are_opened_anew
     run(story)
 
 
+def test_checkpoints_of_many_retired_wals_go_in_several_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pass that lists a part of them does not take the others' owners for emptied."""
+    monkeypatch.setattr("tidelog.broker.collect.collector.LISTED_ONE_BY_ONE_MAX", 0)
+    monkeypatch.setattr("tidelog.broker.collect.collector.LISTED_MAX", 2)
+
+    async def story() -> None:
+        here = world()
+        dead = []
+        for number in range(3):
+            async with here.broker(politely=False) as one:
+                if number == 0:
+                    await one.create_topic(retention_ms="-1")
+                await one.produce(batch(b"%d" % number))
+                await checkpoint(one)
+                await one.broker.writes.tenure_reports.flush()
+                dead.append(one.broker.membership.incarnation)
+        async with here.broker(politely=False) as one:
+            await until_opened(one)
+            await one.produce(batch(b"last"))
+            await checkpoint(one)
+            await one.broker.writes.tenure_reports.flush()
+            collecting = collections(one, here.store)
+            for _ in range(6):
+                await collecting.collect()
+            assert [await newest_checkpoint(here.store, each) for each in dead] == [None] * 3
+
+    run(story)
+
+
 def test_records_of_a_retired_wal_stay_as_long_as_a_partition_has_them_nowhere_else() -> None:
     async def story() -> None:
         here = world()
