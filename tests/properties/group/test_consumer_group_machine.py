@@ -7,8 +7,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.unit.coordinator.group.consumer_world import HEARTBEAT_MS, ConsumerWorld, FakeConsumer
-from tests.unit.coordinator.group.group_world import GROUP
+from tests.unit.coordinator.group.consumer_world import (
+    HEARTBEAT_MS,
+    REBALANCE_MS,
+    ConsumerWorld,
+    FakeConsumer,
+)
+from tests.unit.coordinator.group.group_world import GROUP, find_topics
 from tidelog.coordinator.group.records.consumer_records import Assignment, MemberState
 from tidelog.coordinator.group.requests.classic_rebalance import Timer, TimerKind
 from tidelog.coordinator.group.settings import GroupSettings
@@ -99,6 +104,8 @@ class ConsumerGroupStories(RuleBasedStateMachine):
                 client.epoch,
                 owned=client.owned,
                 instance_id=client.instance_id,
+                # After a lost answer the client repeats all its fields.
+                rebalance_ms=-1 if client.has_heard else REBALANCE_MS,
                 **wanted,  # type: ignore[arg-type]
             )
         )
@@ -184,6 +191,22 @@ class ConsumerGroupStories(RuleBasedStateMachine):
             for client in alive:
                 if client.member_id in group.subscriptions:
                     assert client.owned == group.target(client.member_id)
+            targets = [group.target(member_id) for member_id in group.subscriptions]
+            assert places(*targets) == self.wanted(group)
+
+    def wanted(self, group: ConsumerGroup) -> set[TopicPartition]:
+        """All partitions of the topics to which a member subscribes."""
+        topics = self.world.topics
+        members = group.subscriptions.values()
+        patterns = {each.topic_regex for each in members if each.topic_regex}
+        found = find_topics(patterns, topics).names.values()
+        names = {name for each in members for name in each.topic_names}.union(*found)
+        return {
+            TopicPartition(topic.topic_id, number)
+            for topic in topics.topics.values()
+            if topic.name in names
+            for number in range(topic.partition_count)
+        }
 
     # Invariants.
 
