@@ -1,7 +1,8 @@
-"""Tables on the terminal: a header, aligned columns, `none` where there is nothing."""
+"""Tables on the terminal: a header, aligned columns, `none` for nothing. Lines of deleted names."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 
 
@@ -16,3 +17,12 @@ def shown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+def show_deleted(kind: str, names: Sequence[str], as_json: bool) -> None:
+    """Print the names of what was deleted, also beside refusals of the others."""
+    if as_json:
+        print(json.dumps({"deleted": names}))
+        return
+    for name in names:
+        print(f"deleted {kind} {name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 from tidelog.errors import Refused, Unreachable
 from tidelog.protocol.error_codes import ErrorCode, error_name
@@ -97,3 +98,13 @@ class NoCommonVersion(Refused):
 
 class TooManyRequests(Refused):
     """The queue of a connection is full. Nothing was sent."""
+
+
+def raise_together(refusals: Sequence[RequestRefused]) -> None:
+    """Raise the first refusal, with the others as notes."""
+    if not refusals:
+        return
+    first, *others = refusals
+    for other in others:
+        first.add_note(str(other))
+    raise first

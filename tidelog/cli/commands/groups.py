@@ -12,9 +12,8 @@ import click
 from tidelog.cli.address import Bootstrap
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client, with_retries
 from tidelog.cli.commands.consume import Start, StartType
-from tidelog.cli.deletions import raise_together, show_deleted
-from tidelog.cli.table import shown_table
-from tidelog.client.errors import RequestRefused
+from tidelog.cli.table import show_deleted, shown_table
+from tidelog.client.errors import RequestRefused, raise_together
 from tidelog.client.groups.admin import (
     Place,
     commit_offsets,

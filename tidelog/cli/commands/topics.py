@@ -13,8 +13,7 @@ from tidelog.cli.address import Bootstrap
 from tidelog.cli.assignments import assignments_of
 from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
 from tidelog.cli.commands.configs import change
-from tidelog.cli.deletions import raise_together, show_deleted
-from tidelog.cli.table import shown_table
+from tidelog.cli.table import show_deleted, shown_table
 from tidelog.client.admin.administration import (
     NewTopic,
     add_partitions,
@@ -26,7 +25,7 @@ from tidelog.client.admin.administration import (
     topic_holder,
 )
 from tidelog.client.admin.flush import FlushedPartition, flush_topic
-from tidelog.client.errors import RequestRefused
+from tidelog.client.errors import RequestRefused, raise_together
 from tidelog.client.metadata import TopicMetadata
 from tidelog.client.operations import EARLIEST, LATEST, list_offsets
 from tidelog.client.pool import Client
