@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import re
+import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING
 
 import obstore
@@ -45,11 +48,22 @@ _LIST_PAGE_ENTRIES = 1000
 # boto3 renews credentials that are valid for less than ten minutes, so the ones it returns outlive
 # this period.
 _CREDENTIALS_TTL = timedelta(minutes=5)
+_EXIT_PAUSE_SECONDS = 0.05
 _ERRORS = (BaseError, FileNotFoundError)
 _UNRANGED = re.compile(
     # MinIO answers the suffix of an empty object with an invalid range.
     "non-partial response when range requested|parse value for CONTENT_RANGE"
 )
+
+
+@cache
+def _pause_at_exit() -> None:
+    """Let obstore's threads finish before Python does.
+
+    They hand over a result, then they take Python's lock once more to forget it. One that asks for
+    it while the interpreter ends aborts the process (PyO3/pyo3-async-runtimes#40).
+    """
+    atexit.register(time.sleep, _EXIT_PAUSE_SECONDS)
 
 
 class S3Store:
@@ -72,6 +86,7 @@ class S3Store:
     """
 
     def __init__(self, address: S3Address) -> None:
+        _pause_at_exit()
         self._address = address
         self._prefix = f"{address.prefix}/" if address.prefix else ""
         self._store = _obstore(address, bulk_delete=False)
