@@ -49,7 +49,7 @@ from tidelog.broker.collect.anchors import AnchorReader
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter, DueObject
 from tidelog.broker.collect.mark_file import MarkFile
 from tidelog.broker.collect.shares import SharedWork, dead_wals, is_responsible, passes_to_wait
-from tidelog.broker.collect.staged_batches import KeyRange, Listing, StagedBatches
+from tidelog.broker.collect.staged_batches import KeyRange, Listing, StagedBatches, list_staged
 from tidelog.broker.collect.survey_file import SURVEY_KEY, SurveyFile
 from tidelog.broker.collect.wal_inventory import LISTED_ONE_BY_ONE_MAX, WalInventory, WalRuns
 from tidelog.bucket.object_keys import (
@@ -357,7 +357,9 @@ class Collector:
                     is_whole = False
                     break
         if share.has_folders:
-            listed |= await self._list_staged()
+            before = self._staged_range
+            staged, self._staged_range = await list_staged(self._store, before, LISTED_MAX)
+            listed |= {meta.key: Listed(found, meta) for found, meta in staged}
         else:
             self._staged_range = KeyRange()
         owners = {each.incarnation for each, _ in listed.values() if isinstance(each, _OfWal)}
@@ -366,21 +368,6 @@ class Collector:
             for owner in dead
             if is_whole and owner not in owners and self._cluster.state.is_retired(owner)
         )
-        return listed
-
-    async def _list_staged(self) -> dict[str, Listed]:
-        """The staged objects behind those of the pass before."""
-        after = self._staged_range.last
-        listed: dict[str, Listed] = {}
-        for start in {after: None, "": None}:
-            async for meta in self._store.list(STAGED_FOLDER, start):
-                if start < after < meta.key:
-                    break
-                listed[meta.key] = Listed(StagedObject(meta.key), meta)
-                if len(listed) >= LISTED_MAX:
-                    self._staged_range = KeyRange(after, meta.key)
-                    return listed
-        self._staged_range = KeyRange()
         return listed
 
     async def _reachability(self, listed: Mapping[str, Listed]) -> Reachability | None:

@@ -33,6 +33,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from tidelog.bucket.object_keys import STAGED_FOLDER, StagedObject, parse_key
 from tidelog.bucket.reachability import Anchor
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.states import group_offsets
@@ -43,7 +44,7 @@ from tidelog.coordinator.cluster.records.settings import ClusterSettings
 from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, UnsupportedFormat
 from tidelog.identifiers import Incarnation, Slot
-from tidelog.storage.object_store import ObjectNotFound, ObjectStore
+from tidelog.storage.object_store import ObjectMeta, ObjectNotFound, ObjectStore
 from tidelog.wal.format.staged_format import StagedFor
 from tidelog.wal.write.staging import read_staged_index
 from tidelog.workers.offload import Offload
@@ -74,6 +75,23 @@ class KeyRange(NamedTuple):
     def is_whole(self) -> bool:
         """Whether it has all keys."""
         return self.after == self.last
+
+
+async def list_staged(
+    store: ObjectStore, before: KeyRange, objects_max: int
+) -> tuple[list[tuple[StagedObject, ObjectMeta]], KeyRange]:
+    """The staged objects behind the range of the pass before, and the range that they are of."""
+    found: list[tuple[StagedObject, ObjectMeta]] = []
+    for start in {before.last: None, "": None}:
+        async for meta in store.list(STAGED_FOLDER, start):
+            if start < before.last < meta.key:
+                break
+            parsed = parse_key(meta.key)
+            if isinstance(parsed, StagedObject):
+                found.append((parsed, meta))
+            if len(found) >= objects_max:
+                return found, KeyRange(before.last, meta.key)
+    return found, KeyRange()
 
 
 class Listing(NamedTuple):

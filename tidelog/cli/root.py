@@ -193,7 +193,7 @@ def _run(crash_points: CrashPoints) -> None:
 
 
 def _end_output() -> None:
-    """Write out what is buffered. A reader that is gone does not change the exit code."""
+    """Write out the buffered output. A reader that has gone does not change the exit code."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

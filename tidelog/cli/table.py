@@ -20,7 +20,7 @@ def shown_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str
 
 
 def show_deleted(kind: str, names: Sequence[str], as_json: bool) -> None:
-    """Print the names of what was deleted, also beside refusals of the others."""
+    """Print the names that the broker deleted, also beside refusals of the others."""
     if as_json:
         print(json.dumps({"deleted": names}))
         return

@@ -245,6 +245,6 @@ def delete(group_ids: tuple[str, ...], bootstrap: Bootstrap, as_json: bool) -> N
     try:
         with_client(bootstrap, run)
     finally:
-        # What is done is told, also if no broker answers for the next group.
+        # The user reads what the broker deleted, also if none answers for the next group.
         show_deleted("group", deleted, as_json)
     raise_together(refusals)

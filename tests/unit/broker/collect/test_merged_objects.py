@@ -214,7 +214,7 @@ def test_an_object_of_a_newer_version_is_left_out_of_merges_and_the_broker_goes_
 
 
 def of_a_newer_version(data: Buffer) -> bytes:
-    """A WAL object whose footer names a version that nobody knows."""
+    """A WAL object whose footer names a version that no build knows."""
     made = bytearray(data)
     end = len(made) - FOOTER_END_BYTES
     *places, _, _, magic = FOOTER_END.unpack_from(made, end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
@@ -20,6 +21,7 @@ from tests.unit.broker.transactional_client import loaded, read
 from tests.unit.bucket.fsck.checked_bucket import checked
 from tidelog.client.groups.admin import delete_group
 from tidelog.client.transactions.errors import MustAbort, ProducerFenced
+from tidelog.storage.object_store import ObjectMeta
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.log.adoption import staged_key
 
@@ -277,6 +279,39 @@ def test_staged_objects_are_looked_at_in_turn_by_age(monkeypatch: pytest.MonkeyP
             # It is marked, and the passes look at others.
             await passes(collector, 3)
             assert await staged_in(store) == young
+            assert collector.metrics.objects["staged"] == 1
+
+    run(story)
+
+
+class StoreWithForeignFile(MemoryStore):
+    """Somebody else has put an object there by a name that Tidelog's stores do not take."""
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        async for meta in super().list(prefix, start_after):
+            yield meta
+        if prefix == "staged/" and start_after < FOREIGN:
+            yield ObjectMeta(FOREIGN, 1, "etag", 0)
+
+
+FOREIGN = "staged/z\\z"
+
+
+def test_a_staged_object_by_a_foreign_name_stays_and_ends_no_broker() -> None:
+    clock = ShiftedClock()
+    store = StoreWithForeignFile(clock)
+    here = world(store, staged_retention_ms=HOUR_MS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await loaded(one)
+            await store.put(staged_key(HIGHEST), b"old")
+            clock.shift_ms = 3 * HOUR_MS
+            await one.produce(batch(b"later"))
+            await pass_by(one)
+            collector = collections(one, store)
+            await passes(collector, 3)
+            assert await staged_in(store) == {FOREIGN}
             assert collector.metrics.objects["staged"] == 1
 
     run(story)
