@@ -131,7 +131,7 @@ def _start_store(kind: str, folder: Path, stack: contextlib.ExitStack) -> str:
     if kind == "file":
         bucket = folder / "bucket"
         bucket.mkdir(exist_ok=True)
-        return f"file://{bucket.absolute()}"
+        return bucket.absolute().as_uri()
     if kind == "moto":
         imported("moto", "--store moto")
     if kind == "minio":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.errors import InvalidConfiguration
@@ -126,8 +127,13 @@ async def _files(bucket: Bucket, topics: tuple[str, ...]) -> list[CommittedFile]
 
 
 def hadoop_path(store_url: str, key: str) -> str:
-    """Hadoop's path: S3 is s3a; `s3a_options` has endpoint and credentials."""
+    """Hadoop's path: S3 is s3a; `s3a_options` has endpoint and credentials.
+
+    Hadoop takes a path as it stands, while the URL of a directory has escapes.
+    """
     base = store_url.partition("?")[0].rstrip("/")
+    if base.startswith("file://"):
+        base = unquote(base)
     if base.startswith("s3://"):
         base = f"s3a://{base.removeprefix('s3://')}"
     return f"{base}/{key}"

@@ -83,6 +83,10 @@ def _bare_store(url: str, clock: Clock, entropy: Entropy) -> ObjectStore:
                     f"store {_shown(url)}: a directory's URL has three slashes, as in"
                     " file:///var/tidelog, and no options"
                 )
+            if "#" in url:
+                raise InvalidConfiguration(
+                    f"store {_shown(url)}: a # in a directory's name is written %23"
+                )
             return FilesystemStore(Path(unquote(parts.path)), clock, entropy)
         case "memory":
             name = f"{parts.netloc}{parts.path}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import boto3
 import botocore.exceptions
@@ -69,10 +69,12 @@ class S3Address:
 
     @property
     def url(self) -> str:
-        """The address without credentials."""
+        """The address without credentials. The prefix stands as it was given, without escapes:
+        `parse_s3_url` resolves none.
+        """
         options = {"endpoint": self.endpoint, "region": self.region} if self.endpoint else {}
         query = f"?{urlencode(options, safe=':/')}" if options else ""
-        return f"s3://{self.bucket}{'/' if self.prefix else ''}{quote(self.prefix)}{query}"
+        return f"s3://{self.bucket}{'/' if self.prefix else ''}{self.prefix}{query}"
 
     @property
     def allow_http(self) -> bool:
@@ -123,6 +125,11 @@ def parse_s3_url(url: str) -> S3Address:
         raise InvalidConfiguration(
             "credentials do not belong before the bucket; use the options access_key_id and"
             " secret_access_key, or the AWS environment"
+        )
+    if "#" in url:
+        raise InvalidConfiguration(
+            f"s3://{parts.netloc}: a bucket's URL has no #; in the value of an option it is"
+            " written %23"
         )
     options = _options(parts.netloc, parts.query)
     prefix = parts.path.strip("/")

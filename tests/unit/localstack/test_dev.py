@@ -77,8 +77,11 @@ def test_brokers_serve_and_ctrl_c_ends_all_processes(arguments: tuple[str, ...])
 
 
 def test_a_folder_keeps_its_records_and_sigterm_ends_the_stack(tmp_path: Path) -> None:
+    # A name with characters that a URL escapes.
+    folder = tmp_path / "flights #1 100%41"
+    folder.mkdir()
     for store, expected in (((), [b"a"]), (("--store", "file"), [b"a", b"a"])):
-        with started(*store, "--folder", str(tmp_path)) as (process, lines):
+        with started(*store, "--folder", str(folder)) as (process, lines):
             (bootstrap,) = found(lines, r"kafka (\S+)")
             with Producer(bootstrap) as producer:
                 producer.send("topic", "a")
@@ -86,6 +89,7 @@ def test_a_folder_keeps_its_records_and_sigterm_ends_the_stack(tmp_path: Path) -
                 assert [message.value for message in consumer.to_end()] == expected
             process.terminate()
             assert process.wait(60) == 0
+            assert (folder / "bucket" / "cluster").is_dir()
 
 
 def test_brokers_log_as_dev_is_told(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_requests_are_counted() -> None:
         ("file://relative/dir", "three slashes"),
         ("file://", "three slashes"),
         ("file:///dir?x=s3cr3t", "no options"),
+        ("file:///dir#1", "a # in a directory's name is written %23"),
         ("/var/tidelog", "is not a URL; a directory's is file:///path"),
         ("bucket?secret_access_key=s3cr3t", "is not a URL"),
         ("", "is not a URL"),
@@ -124,6 +125,8 @@ def test_requests_are_counted() -> None:
         (f"s3://bucket?{CREDENTIALS}&request_timeout_ms=0", "milliseconds in"),
         (f"s3://bucket?{CREDENTIALS}&connect_timeout_ms=soon", "milliseconds in"),
         (f"s3://bucket/../x?{CREDENTIALS}", "empty or relative segment"),
+        (f"s3://bucket/a#b?{CREDENTIALS}", "written %23"),
+        ("s3://bucket?access_key_id=a&secret_access_key=s3cr3t#&endpoint=http://h", "written %23"),
         ("s3://bucket?profile=nobody", "nobody"),
     ],
 )
@@ -166,6 +169,13 @@ def test_options_of_the_url() -> None:
 def test_a_plus_in_a_secret_may_be_escaped() -> None:
     address = parse_s3_url("s3://b?access_key_id=A&secret_access_key=a%2Bb%2Fc%3D")
     assert address.secret_access_key == "a+b/c="
+
+
+@pytest.mark.parametrize("prefix", ["a b", "a%20b", "a+b=c", "ä", "a:b,@(c)"])
+def test_the_url_that_is_shown_names_the_same_prefix(prefix: str) -> None:
+    address = parse_s3_url(f"s3://bucket/{prefix}?{CREDENTIALS}&endpoint=https://s3.local:9000")
+    assert address.prefix == prefix
+    assert parse_s3_url(address.url).prefix == prefix
 
 
 def test_aws_itself_needs_no_options() -> None:
