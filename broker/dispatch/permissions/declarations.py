@@ -62,7 +62,9 @@ class Shown:
     """The field with the resource's name."""
     unless: Want | None = None
     """A permission that shows all of them."""
-    applies: Callable[[Any], bool] = lambda _request: True
+    holders: Callable[[Any, Sequence[Any]], Sequence[Any]] = lambda _request, holders: holders
+    """Those parts of the response whose lists the client left open, of all that have such a
+    list."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,8 +198,7 @@ async def _finished(
         return None
     through = services.cluster.turns.through
     for shown in permission.shown:
-        if shown.applies(asking.request):
-            await through(_show(shown, response, access))
+        await through(_show(shown, asking.request, response, access))
     if permission.hides is not None:
         permission.hides(response, access)
     if not getattr(response, "error_code", ErrorCode.NONE):
@@ -208,14 +207,16 @@ async def _finished(
     return response
 
 
-def _show(shown: Shown, response: Any, access: Access) -> Generator[None, None, None]:
+def _show(
+    shown: Shown, request: Any, response: Any, access: Access
+) -> Generator[None, None, None]:
     """Keep the elements that the client may see, in steps."""
     if shown.unless is not None and not access.lacks((Need.of(shown.unless),)):
         return
     *parents, name = shown.path
     holders = [response] if not parents else getattr(response, parents[0])
     left = STEP_ELEMENTS
-    for holder in holders:
+    for holder in shown.holders(request, holders):
         kept = []
         for element in getattr(holder, name) or ():
             seen = access.may(

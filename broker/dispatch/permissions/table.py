@@ -6,7 +6,7 @@ same rules: operators need ALTER on the cluster, brokers CLUSTER_ACTION.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -294,6 +294,13 @@ def _offset_fetch(asking: Asking) -> Iterator[Need]:
         yield Need.of(Want(DESCRIBE, GROUP, asking.request.group_id))
 
 
+def _groups_with_open_topics(request: Any, groups: Sequence[Any]) -> Sequence[Any]:
+    """The answers to those groups of an OffsetFetch for which the client names no topics."""
+    # A group named more than once is answered for its last naming.
+    is_open = {each.group_id: each.topics is None for each in request.groups}
+    return [each for each in groups if is_open[each.group_id]]
+
+
 _OFFSET_FETCH: Final = Permission(
     whole=_offset_fetch,
     parts=(
@@ -319,14 +326,14 @@ _OFFSET_FETCH: Final = Permission(
     ),
     # A client that names no topics gets those that it may see.
     shown=(
-        Shown(("topics",), DESCRIBE, TOPIC, "name", applies=lambda request: request.topics is None),
         Shown(
-            ("groups", "topics"),
+            ("topics",),
             DESCRIBE,
             TOPIC,
             "name",
-            applies=lambda request: any(group.topics is None for group in request.groups),
+            holders=lambda request, holders: holders if request.topics is None else (),
         ),
+        Shown(("groups", "topics"), DESCRIBE, TOPIC, "name", holders=_groups_with_open_topics),
     ),
 )
 _GROUPS: Final[Mapping[int, Permission]] = {

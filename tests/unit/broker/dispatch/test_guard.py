@@ -18,6 +18,7 @@ from tidelog.broker.handlers.request_context import CloseConnection
 from tidelog.broker.partitions.partitions import Partition
 from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
 from tidelog.coordinator.cluster.records.records import TopicCreated
+from tidelog.coordinator.internal_topics import GROUP_TOPIC
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.cluster.metadata import (
     DescribeClusterRequest,
@@ -45,6 +46,14 @@ from tidelog.protocol.schemas.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+)
+from tidelog.protocol.schemas.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
 )
 from tidelog.protocol.schemas.groups import DescribeGroupsRequest
 from tidelog.protocol.schemas.own.adopt import AdoptPartition, AdoptRequest, AdoptTopic
@@ -544,6 +553,36 @@ def test_a_group_with_topics_that_may_not_be_seen_shows_no_members() -> None:
             broker.allow(rule("DESCRIBE", "g", of="GROUP"), rule("DESCRIBE", MINE))
             (group,) = (await broker.ask(describe, 1)).groups
             assert (group.error_code, len(group.members)) == (0, 1)
+
+    run(main)
+
+
+def test_a_group_that_asks_for_all_topics_hides_no_topic_that_another_group_names() -> None:
+    async def main() -> None:
+        async with guarded_broker() as broker:
+            await two_topics(broker)
+            await broker.ask_until_served(FindCoordinatorRequest(key_type=0, key="open"), 3)
+            for group_id, name in (("open", MINE), ("open", OTHER), ("sink", GROUP_TOPIC)):
+                partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+                topic = OffsetCommitRequestTopic(name=name, partitions=[partition])
+                commit = OffsetCommitRequest(
+                    group_id=group_id,
+                    generation_id_or_member_epoch=-1,
+                    member_id="",
+                    topics=[topic],
+                )
+                await broker.ask_until_served(commit, 8)
+            broker.allow(rule("DESCRIBE", "*", of="GROUP"), rule("DESCRIBE", MINE))
+            progress = OffsetFetchRequestTopics(name=GROUP_TOPIC, partition_indexes=[0])
+            request = OffsetFetchRequest(
+                groups=[
+                    OffsetFetchRequestGroup(group_id="open", topics=None),
+                    OffsetFetchRequestGroup(group_id="sink", topics=[progress]),
+                ]
+            )
+            answer = await broker.ask(request, 8)
+            found = {each.group_id: [topic.name for topic in each.topics] for each in answer.groups}
+            assert found == {"open": [MINE], "sink": [GROUP_TOPIC]}
 
     run(main)
 
