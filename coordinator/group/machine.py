@@ -209,6 +209,9 @@ class GroupMachine:
             group = self._groups[group_id] = ClassicGroup.from_stored(group_id, stored)
             for member in group.members.values():
                 self._rebalancer.expect_heartbeat(group, member, turn)
+            if len(group.members) > self._settings.members_max:
+                # The limit is lower than the one that the members joined under.
+                self._rebalancer.begin(group, turn)
         for consumer_group in self._consumers:
             self._consumers.membership.loaded(consumer_group, turn)
         for group_id in self._offsets.group_ids():

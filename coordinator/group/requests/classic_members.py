@@ -77,7 +77,9 @@ class ClassicMembers:
         subscription = classic_subscription(join, said)
         owned = by_topic_id(said.owned, join.topics)
         current = self._membership.advance(group, caller, subscription, owned, join.topics, turn)
-        self._expect_request(group, caller.member_id, subscription, turn)
+        # A join without the revocation must not put off the end of the time for it.
+        is_revoking = current.state is MemberState.UNREVOKED_PARTITIONS
+        self._expect_request(group, caller.member_id, subscription, turn, once=is_revoking)
         # This member may replace the last one of the consumer protocol.
         self._membership.check_downgrade(group, turn)
         turn.reply(

@@ -56,6 +56,8 @@ class ClassicMembership:
         error = self._join_error(group, join)
         if error is not ErrorCode.NONE:
             turn.reply(token, JoinReply(error, join.member_id))
+            if error is ErrorCode.GROUP_MAX_SIZE_REACHED and not is_new:
+                self._refuse_member(group, join, turn)
         elif not is_new and join.member_id not in group.pending_joins:
             self._rejoin(group, join, token, turn)
         elif not is_new:
@@ -89,6 +91,17 @@ class ClassicMembership:
             is_in = member is not None and member.joining is not None
             return is_in or group.joining_count < self._settings.members_max
         return member is not None or len(group.members) < self._settings.members_max
+
+    def _refuse_member(self, group: ClassicGroup, join: Join, turn: GroupTurn) -> None:
+        """Remove a member, or an unused id, that a full group has no room for.
+
+        Its client gives up. So the rebalance must not wait for it.
+        """
+        is_member = join.member_id in group.members
+        if is_member and group.identity_error(join.member_id, join.instance_id):
+            return
+        self._rebalancer.remove_member(group, join.member_id, turn)
+        self._rebalancer.members_removed(group, int(is_member), turn)
 
     def _require_member_id(
         self, group: ClassicGroup, join: Join, token: Token, turn: GroupTurn

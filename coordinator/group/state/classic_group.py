@@ -96,6 +96,7 @@ class ClassicGroup:
     initial_delay: InitialDelay | None = None
     _joining: int = 0
     _support: Counter[str] = field(default_factory=Counter)
+    """The number of members that support each protocol, without those that none supports."""
     _member_bytes: int = 0
 
     @classmethod
@@ -209,7 +210,7 @@ class ClassicGroup:
             self.static_members.pop(member.instance_id, None)
         self._member_bytes -= member.size_bytes
         self._joining -= member.joining is not None
-        self._support.subtract(_names(member.protocols))
+        self._support -= Counter(_names(member.protocols))
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         return member
@@ -247,7 +248,7 @@ class ClassicGroup:
         rebalance_timeout_ms: int,
     ) -> None:
         """Update a member's data when it joins again."""
-        self._support.subtract(_names(member.protocols))
+        self._support -= Counter(_names(member.protocols))
         self._support.update(_names(protocols))
         self._member_bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
         member.protocols = protocols

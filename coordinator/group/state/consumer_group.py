@@ -244,9 +244,14 @@ class ConsumerGroup:
         """Store the topics that expressions match."""
         if any(self.matches.get(each) != names for each, names in matches.names.items()):
             self.topics_seen = None
-        self.matches.update(matches.names)
+        known = {**self.matches, **matches.names}
+        # Members may change their expressions all the time, also while no topic changes.
+        self.matches = {
+            each: names
+            for each, names in known.items()
+            if each in self._patterns or each in matches.names
+        }
         if all(each in matches.names for each in self._patterns):
-            self.matches = dict(matches.names)
             self.topics_matched = matches.topics
 
 

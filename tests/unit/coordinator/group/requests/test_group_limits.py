@@ -3,12 +3,13 @@ successor counts the same."""
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
 
 from tests.unit.coordinator.group.consumer_world import ConsumerWorld
-from tests.unit.coordinator.group.group_world import GROUP, NEW, OLD, GroupWorld
+from tests.unit.coordinator.group.group_world import GROUP, NEW, OLD, RANGE, GroupWorld
 from tidelog.coordinator.budget import Budget
 from tidelog.coordinator.group.commands import (
     DeleteGroup,
@@ -27,6 +28,7 @@ from tidelog.coordinator.group.state.sizes import (
     GROUP_BYTES,
     OFFSET_BYTES,
     PENDING_BYTES,
+    TOPIC_NAME_BYTES,
 )
 from tidelog.protocol.error_codes import ErrorCode
 
@@ -305,6 +307,33 @@ def test_a_member_that_leaves_gives_its_memory_back() -> None:
     assert _held(world)[1] > alone[1] + 6000
     world.leave(other.member_id)
     assert _held(world) == alone
+
+
+def test_protocols_that_no_member_supports_any_more_are_forgotten() -> None:
+    world = GroupWorld()
+    world.preparing()
+    alone = len(pickle.dumps(world.group))
+    for number in range(10):
+        more = SupportedProtocol(f"{number}" * 1000, b"m")
+        world.join(protocols=(*RANGE, more))
+        member_id = list(world.group.members)[-1]
+        world.join(member_id, protocols=(*RANGE, more._replace(name=f"{number}" * 2000)))
+        world.leave(member_id)
+    assert len(pickle.dumps(world.group)) < alone + 1000
+
+
+def test_expressions_that_no_member_has_any_more_are_forgotten() -> None:
+    world = ConsumerWorld(budgets=budgets())
+    client = world.consumer("a", regex="u.*")
+    alone = _held(world)
+    for number in range(10):
+        world.beat("a", client.epoch, regex=f"u.{{0,{number}}}")
+        world.settle(client)
+    world.beat("a", client.epoch, regex="u.*")
+    world.settle(client)
+    assert len(world.consumer_group.matches) <= 2
+    assert _held(world)[1] - alone[1] <= TOPIC_NAME_BYTES
+    world.check_usage()
 
 
 def test_removed_consumers_release_their_memory() -> None:

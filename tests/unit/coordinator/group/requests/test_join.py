@@ -201,6 +201,28 @@ def test_members_that_do_not_come_back_do_not_keep_others_out() -> None:
     assert world.join_refused() is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
+def test_a_rebalance_does_not_wait_for_an_id_that_was_refused() -> None:
+    world = GroupWorld(GroupSettings(members_max=2))
+    (leader,) = world.stable()
+    ids = [world.joined(world.join(version=4)).member_id for _ in range(2)]
+    joined = world.join(leader), world.join(ids[0], version=4)
+    assert world.is_parked(joined[0])
+    assert world.join_refused(ids[1], version=4) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert [world.joined(each).generation for each in joined] == [2, 2]
+
+
+def test_a_group_above_a_lowered_limit_rebalances_after_the_load() -> None:
+    world = GroupWorld()
+    leader, follower = world.stable(2)
+    world.settings = GroupSettings(members_max=1)
+    world.restart()
+    assert world.heartbeat(follower, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    token = world.join(leader)
+    assert world.join_refused(follower) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert world.joined(token).generation == 2
+    assert list(world.group.members) == [leader]
+
+
 # KIP-394: ids.
 
 

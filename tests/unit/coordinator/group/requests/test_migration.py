@@ -153,6 +153,22 @@ def test_a_member_that_joins_and_does_not_sync_is_removed(world: ConsumerWorld) 
     assert world.heartbeat(old.member_id, old.generation) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_member_that_joins_again_and_again_and_does_not_revoke_is_removed(
+    world: ConsumerWorld,
+) -> None:
+    old = ClassicClient(world, is_cooperative=True)
+    classic_group(world, old)
+    new = world.consumer("new")
+    for _ in range(REBALANCE_MS // 5_000):
+        old.join()
+        assert old.error is OK
+        world.sync(old.member_id, old.generation)
+        world.advance(5_000)
+        new.beat()
+    assert world.heartbeat(old.member_id, old.generation) is ErrorCode.UNKNOWN_MEMBER_ID
+    settle(world, new)
+
+
 def test_joins_that_wait_for_a_generation_are_sent_to_join_again(world: ConsumerWorld) -> None:
     old = ClassicClient(world)
     waiting = old.ask_to_join()
