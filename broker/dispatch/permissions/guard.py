@@ -207,9 +207,7 @@ async def _finished(
     return response
 
 
-def _show(
-    shown: Shown, request: Any, response: Any, access: Access
-) -> Generator[None, None, None]:
+def _show(shown: Shown, request: Any, response: Any, access: Access) -> Generator[None, None, None]:
     """Keep the elements that the client may see, in steps."""
     if shown.unless is not None and not access.lacks((Need.of(shown.unless),)):
         return
