@@ -41,13 +41,14 @@ The writers of the metadata log and of the table logs shorten these themselves.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, NoReturn, Protocol
 
 from tidelog.broker.collect.anchors import AnchorReader
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter, DueObject
 from tidelog.broker.collect.mark_file import MarkFile
+from tidelog.broker.collect.marks import MARKED_MAX
 from tidelog.broker.collect.shares import SharedWork, dead_wals, is_responsible, passes_to_wait
 from tidelog.broker.collect.staged_batches import KeyRange, Listing, StagedBatches, list_staged
 from tidelog.broker.collect.survey_file import SURVEY_KEY, SurveyFile
@@ -96,6 +97,11 @@ LISTED_MAX = 100_000
 
 The lowest keys come first, so the oldest of numbered objects. Later passes list the others. Of
 staged objects each pass lists the next ones.
+"""
+STAGED_MARKED_MAX = MARKED_MAX // 2
+"""The limit on marks of staged objects, which stay for a whole turn of the ring.
+
+It leaves room for the marks of other objects.
 """
 REPLAYED_LISTED_MAX = 1000
 """Slots of a WAL that are listed to find the oldest; more than a broker ever uploads at a time."""
@@ -309,7 +315,7 @@ class Collector:
             self._inventory.hand_over(owner, runs)
             self._deleter.add_slots(owner, WalRuns(runs, slots[owner].slot_bytes))
         due = self._marks.objects.update(
-            judged.keys,
+            list(self._to_mark(judged.keys)),
             now,
             lambda key: self._is_unlisted(key) or (key in listed and self._is_undecided(key)),
         )
@@ -320,6 +326,17 @@ class Collector:
         marked = len(self._marks.objects) - len(self._handed)
         self._metrics.marked["wal"] = len(self._marks.slots) + marked
         self._metrics.passes += 1
+
+    def _to_mark(self, keys: Iterable[str]) -> Iterator[str]:
+        """These keys, without the staged ones beyond STAGED_MARKED_MAX."""
+        marks = self._marks.objects
+        room = STAGED_MARKED_MAX - sum(key.startswith(STAGED_FOLDER) for key in marks)
+        for key in keys:
+            if key.startswith(STAGED_FOLDER) and key not in marks:
+                if room <= 0:
+                    continue
+                room -= 1
+            yield key
 
     def _is_undecided(self, key: str) -> bool:
         """Whether only later passes of this process can judge the object."""

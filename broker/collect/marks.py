@@ -8,7 +8,7 @@ count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from tidelog.identifiers import Incarnation
@@ -35,6 +35,12 @@ class Marks(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._marked)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._marked)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._marked
 
     def update(
         self,

@@ -95,9 +95,12 @@ def hint_key(topic_id: TopicId) -> str:
 def hinted_version(key: str, data: Buffer) -> int:
     """The version of the checkpoint that the object at `key` names. Raises CorruptObject."""
     try:
-        return int(json.loads(bytes(data))["version"])
+        version = int(json.loads(bytes(data))["version"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise CorruptObject(key, f"it does not decode: {error!r}") from None
+    if not 0 <= version < 10**NUMBER_DIGITS:
+        raise CorruptObject(key, "it names a version that no checkpoint can have")
+    return version
 
 
 class TableLog:

@@ -110,11 +110,13 @@ BucketObject: TypeAlias = (
 _NUMBER = rf"(\d{{{NUMBER_DIGITS}}})"
 _OWNED = re.compile(
     rf"(?:{WAL_FOLDER}|{CHECKPOINT_FOLDER}|{MERGED_FOLDER})"
-    rf"(0|[1-9]\d{{0,9}})-(0|[1-9]\d{{0,18}})/{_NUMBER}(\.[a-z]+)?"
+    rf"(0|[1-9]\d{{0,9}})-(0|[1-9]\d{{0,18}})/{_NUMBER}(\.[a-z]+)?",
+    re.ASCII,
 )
 _SUFFIXES = {WAL_FOLDER: WAL_SUFFIX, CHECKPOINT_FOLDER: None, MERGED_FOLDER: MERGED_SUFFIX}
 _STATE = re.compile(
-    rf"{STATE_PREFIX}([^/]+)/(0|[1-9]\d{{0,9}})/(\d{{{OFFSET_DIGITS}}}){re.escape(SNAPSHOT_SUFFIX)}"
+    rf"{STATE_PREFIX}([^/]+)/(0|[1-9]\d{{0,9}})/(\d{{{OFFSET_DIGITS}}}){re.escape(SNAPSHOT_SUFFIX)}",
+    re.ASCII,
 )
 _CREDENTIALS = re.compile(rf"{CREDENTIALS_PREFIX}[0-9a-f]{{32}}{re.escape(CREDENTIALS_SUFFIX)}")
 _TABLE = re.compile(rf"{TOPICS_PREFIX}([0-9a-f-]{{36}})/.+")
@@ -128,7 +130,7 @@ def parse_key(key: str) -> BucketObject | None:
             return _parse_owned(folder, key)
         case "state/":
             found = _STATE.fullmatch(key)
-            if found is None:
+            if found is None or not _is_possible(key):
                 return None
             return StateObject(found[1], int(found[2]), int(found[3]))
         case "topics/":

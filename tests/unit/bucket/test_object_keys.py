@@ -20,6 +20,22 @@ def test_a_key_that_no_store_takes_is_not_tidelogs(folder: str, name: str) -> No
     assert parse_key(folder + name) is None
 
 
+@pytest.mark.parametrize("topic", ["a\\b", "a\nb", "x" * 256, ".."])
+def test_a_snapshot_of_a_topic_that_no_store_takes_is_not_tidelogs(topic: str) -> None:
+    assert parse_key(f"state/{topic}/0/{7:020d}.parquet") is None
+
+
+@pytest.mark.parametrize("folder", ["wal/", "checkpoint/", "merged/", "state/"])
+def test_tidelog_writes_numbers_with_the_digits_of_ascii(folder: str) -> None:
+    """A foreign object with other digits would count as a newer one of Tidelog's."""
+    suffix = {"wal/": ".wal", "checkpoint/": "", "merged/": ".merged", "state/": ".parquet"}[folder]
+    owner = "topic/0" if folder == "state/" else "1-2"
+    number = f"{7:020d}"
+    assert parse_key(f"{folder}{owner}/{number}{suffix}") is not None
+    other = number.translate({ord("0") + each: 0x660 + each for each in range(10)})
+    assert parse_key(f"{folder}{owner}/{other}{suffix}") is None
+
+
 def test_whatever_a_folder_lists_can_be_deleted_or_is_foreign(tmp_path: Path) -> None:
     """Such a file, which an operator had put there, ended the broker that was to delete it."""
 

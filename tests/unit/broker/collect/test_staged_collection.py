@@ -284,6 +284,32 @@ def test_staged_objects_are_looked_at_in_turn_by_age(monkeypatch: pytest.MonkeyP
     run(story)
 
 
+def test_marks_of_staged_objects_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The marks of all ranges stay for a whole turn, and for the grace."""
+    monkeypatch.setattr("tidelog.broker.collect.collector.LISTED_MAX", 2)
+    monkeypatch.setattr("tidelog.broker.collect.marks.MARKED_MAX", 4)
+    monkeypatch.setattr("tidelog.broker.collect.collector.STAGED_MARKED_MAX", 2, raising=False)
+    clock = ShiftedClock()
+    store = MemoryStore(clock)
+    here = world(store, staged_retention_ms=HOUR_MS)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await loaded(one)
+            for number in range(6):
+                await store.put(staged_key(UUID(int=number)), b"old")
+            clock.shift_ms = 3 * HOUR_MS
+            await one.produce(batch(b"later"))
+            await pass_by(one)
+            collector = collections(one, store, grace_seconds=1000.0)
+            await passes(collector, 3)
+            await store.put("probe/left", b"")
+            await passes(collector, 1)
+            assert "probe/left" in collector.marks.objects.ages(0.0)
+
+    run(story)
+
+
 class StoreWithForeignFile(MemoryStore):
     """Somebody else has put an object there by a name that Tidelog's stores do not take."""
 

@@ -71,7 +71,13 @@ def test_a_hint_that_does_not_decode_is_named() -> None:
         log = await world.open()
         await grow(log, 2)
         key = f"topics/{TOPIC_ID}/_delta_log/_last_checkpoint"
-        for wrong in (b"", b"[]", b'{"size": 1}', b'{"version": 1e999}'):
+        versions = (b"1e999", b"1e300", b"9" * 300, b"-1")
+        for wrong in (
+            b"",
+            b"[]",
+            b'{"size": 1}',
+            *(b'{"version": %s}' % each for each in versions),
+        ):
             await world.truth.put(key, wrong)
             with pytest.raises(CorruptObject, match="_last_checkpoint"):
                 await world.open()
