@@ -297,15 +297,17 @@ class Directory:
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        stripe = zlib.crc32(key.encode()) % _LOCK_STRIPES
         # Each holder opens the file anew: flock excludes open files, not threads.
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(f"{self._locks}/{stripe:03d}", flags, 0o666)
+        descriptor = self._open_lock(zlib.crc32(key.encode()) % _LOCK_STRIPES)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
+
+    def _open_lock(self, stripe: int) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        return os.open(f"{self._locks}/{stripe:03d}", flags, 0o666)
 
     def _sync_visible(self, key: str, parent: int) -> None:
         try:
@@ -337,7 +339,7 @@ class Directory:
         self._known.add(directory)
 
     def _ensure_open(self, key: str, now_ns: int) -> None:
-        """Before the first change: create `.tidelog`, test the file system, sweep."""
+        """Before the first change: create `.tidelog` and the locks, test the file system, sweep."""
         if self._open:
             return
         with self._opening:
@@ -349,6 +351,9 @@ class Directory:
             self._ensure_directory(self._temporary)
             self._ensure_directory(self._locks)
             self._try_file_system(key, now_ns)
+            # A full disk may have no room for a lock's file, and a delete needs it to make room.
+            for stripe in range(_LOCK_STRIPES):
+                os.close(self._open_lock(stripe))
             self._sweep(now_ns)
             self._open = True
 

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import multiprocessing
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,9 @@ def test_versions_never_return_even_if_time_stands_still(tmp_path: Path) -> None
 def test_a_held_lock_does_not_block_creates_and_reads(tmp_path: Path) -> None:
     async def story(store: FilesystemStore) -> None:
         first = await store.put("lease", b"1")
-        (stripe,) = (tmp_path / RESERVED_DIRECTORY / "locks").iterdir()
-        with stripe.open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with ExitStack() as held:
+            for stripe in (tmp_path / RESERVED_DIRECTORY / "locks").iterdir():
+                fcntl.flock(held.enter_context(stripe.open()), fcntl.LOCK_EX)
             waiting = [
                 asyncio.create_task(store.put("lease", b"2", IfMatch(first))) for _ in range(4)
             ]

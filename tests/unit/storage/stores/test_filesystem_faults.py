@@ -137,6 +137,27 @@ def test_a_delete_that_lacks_a_file_descriptor_is_not_applied_and_may_be_repeate
     run(tmp_path, story)
 
 
+def test_a_full_disk_that_takes_no_new_file_lets_objects_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def open_present(path: str, flags: int, *arguments: Any, **named: Any) -> int:
+        if flags & os.O_CREAT and not Path(path).exists():
+            failing(errno.ENOSPC)()
+        return opened(path, flags, *arguments, **named)
+
+    async def story(store: FilesystemStore) -> None:
+        keys = [f"log/{number}" for number in range(100)]
+        for key in keys:
+            await store.put(key, b"x", IfAbsent())
+        monkeypatch.setattr(os, "open", open_present)
+        await store.delete(*keys)
+        assert [meta.key async for meta in store.list("log/")] == []
+
+    run(tmp_path, story)
+
+
 def test_a_read_that_fails_may_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(store: FilesystemStore) -> None:
         await store.put("object", b"x")
