@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tidelog.bucket.fsck.context import Check, CheckContext
-from tidelog.bucket.fsck.faults import Findings
+from tidelog.bucket.fsck.faults import Fault, Findings
 from tidelog.bucket.views.reading import BucketView
 from tidelog.bucket.views.states import GROUPS, TRANSACTIONS, StateKind, restore
 from tidelog.coordinator.snapshot_format import SnapshotOrigin
@@ -79,7 +80,10 @@ def _loading(
         try:
             await restore(context.access, context.bucket.tails, view, kind, machine.apply)
         except CorruptObject as error:
-            findings.blame(error)
+            # It counts though its loss may be accepted: a repair may have died before it deleted
+            # the snapshot.
+            unread = (found.name_of(partition),)
+            findings.faults.append(replace(Fault.of(error), affected=unread))
             return findings
         findings.counts["coordinators' states"] += 1
         return findings
