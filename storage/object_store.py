@@ -18,7 +18,9 @@ KEY_BYTES_MAX: Final = 1024
 KEY_SEGMENT_BYTES_MAX: Final = 255
 """The limit of common file systems on one name."""
 RESERVED_DIRECTORY: Final = ".tidelog"
-"""The filesystem store's own files. No key in any store begins with it."""
+"""The filesystem store's own files."""
+RESERVED_DIRECTORIES: Final = frozenset({RESERVED_DIRECTORY, "lost+found"})
+"""No key in any store begins with one of them. `lost+found` is ext4's, which root alone reads."""
 _FORBIDDEN = frozenset(map(chr, [*range(32), 127])) | frozenset("\\")
 
 
@@ -196,10 +198,10 @@ def validate_key(key: str) -> str:
     """The key, unchanged. ValueError unless every store can hold it.
 
     A key is `/`-separated segments, none of them empty, `.` or `..`. Each is at most 255 bytes of
-    UTF-8, without control characters or backslashes. No key lies below `.tidelog`.
+    UTF-8, without control characters or backslashes. No key lies below a reserved directory.
     """
-    if key.partition("/")[0] == RESERVED_DIRECTORY:
-        raise ValueError(f"object key {key!r} begins with {RESERVED_DIRECTORY}, which is reserved")
+    if (first := key.partition("/")[0]) in RESERVED_DIRECTORIES:
+        raise ValueError(f"object key {key!r} begins with {first}, which is reserved")
     if len(key) * 4 > KEY_BYTES_MAX and len(key.encode()) > KEY_BYTES_MAX:
         raise ValueError(f"object key {key[:80]!r}... is longer than {KEY_BYTES_MAX} bytes")
     for segment in key.split("/"):

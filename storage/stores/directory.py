@@ -1,7 +1,8 @@
 """Objects as files: the blocking calls under FilesystemStore, and why they are safe.
 
-Layout: object `a/b` is the file `<root>/a/b`. `<root>/.tidelog/` holds temporary files and locks,
-and listings skip it. An object's file is never modified: it is created whole, or replaced.
+Layout: object `a/b` is the file `<root>/a/b`. `<root>/.tidelog/` holds temporary files and locks.
+Listings skip it and ext4's `lost+found`. An object's file is never modified: it is created whole,
+or replaced.
 
 Create (put-if-absent):
 
@@ -58,6 +59,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from tidelog.storage.object_store import (
+    RESERVED_DIRECTORIES,
     RESERVED_DIRECTORY,
     Buffer,
     ByteRange,
@@ -447,7 +449,7 @@ def _child(parent: str, entry: os.DirEntry[str]) -> str:
 def _may_hold(child: str, prefix: str, start_after: str) -> bool:
     if not child.endswith("/"):
         return child > start_after and child.startswith(prefix)
-    if child == f"{RESERVED_DIRECTORY}/":
+    if child.removesuffix("/") in RESERVED_DIRECTORIES:
         return False
     return (child >= start_after or start_after.startswith(child)) and (
         child.startswith(prefix) or prefix.startswith(child)

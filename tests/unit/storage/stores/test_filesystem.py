@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import os
 import multiprocessing
 from collections import Counter
 from contextlib import ExitStack
@@ -162,6 +163,29 @@ def test_own_files_are_no_objects(tmp_path: Path) -> None:
         await store.put(".other/a", b"x")
         await store.put("z", b"x")
         assert [meta.key async for meta in store.list()] == [".other/a", "z"]
+
+    run(tmp_path, story)
+
+
+def test_the_root_of_a_volume_is_a_store_although_only_root_reads_its_lost_and_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = tmp_path / "lost+found"
+    lost.mkdir()
+    scandir = os.scandir
+
+    def refused(path: str) -> object:
+        if Path(path) == lost:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+
+    async def story(store: FilesystemStore) -> None:
+        await store.put("z", b"x")
+        assert [meta.key async for meta in store.list()] == ["z"]
+        with pytest.raises(ValueError, match="reserved"):
+            await store.put("lost+found/a", b"x")
 
     run(tmp_path, story)
 
