@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
-import os
 import multiprocessing
+import os
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
