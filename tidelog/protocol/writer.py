@@ -221,16 +221,23 @@ class _WriterCompiler:
         out.emit(f"{outer} = w; {section} = []")
         for field, condition in sorted(zip(fields, conditions, strict=True), key=_tag_of):
             where = f"{type_.__name__}.{field.name}"
+            assert field.tag is not None
+            tag = wire.uvarint(field.tag)
             out.emit(f"if {condition}:")
             out.depth += 1
-            out.emit("w = bytearray()")
             value, nullable = f"{local}.{field.name}", self._nullable(field)
-            if field.type.struct is not None:
-                self._nested(field.type.struct, value, nullable, null=0)
+            if field.type.kind is WireKind.FIXED:
+                size = wire.uvarint(field.type.size)
+                packed = f"{out.packer(field.type.code, 'pack')}({value})"
+                out.emit(f"{section}.append({tag + size!r} + {packed})")
             else:
-                self._value(field.type, value, nullable, where)
-            self._flush()
-            out.emit(f"{section}.append(uvarint({field.tag}) + uvarint(len(w)) + w)")
+                out.emit("w = bytearray()")
+                if field.type.struct is not None:
+                    self._nested(field.type.struct, value, nullable, null=0)
+                else:
+                    self._value(field.type, value, nullable, where)
+                self._flush()
+                out.emit(f"{section}.append({tag!r} + uvarint(len(w)) + w)")
             out.depth -= 1
         out.emit(f"w = {outer}; w += uvarint(len({section})); w += b''.join({section})")
         out.depth -= 1
