@@ -320,5 +320,5 @@ def build_batch(
         record_count,
     )
     batch[HEADER_SIZE:] = section
-    seal(batch, 0)
+    _UINT32.pack_into(batch, CRC_POSITION, checksum(batch, 0, len(batch)))
     return batch

@@ -74,12 +74,13 @@ def encode_batch(
     """One batch of at least one record, at consecutive offsets."""
     if not records:
         raise ValueError("a batch needs at least one record")
-    base_timestamp = records[0].timestamp
+    base_timestamp = max_timestamp = records[0].timestamp
     section = bytearray()
     for index, record in enumerate(records):
         body = _encode_record(record, record.timestamp - base_timestamp, index)
         section += _varint(len(body))
         section += body
+        max_timestamp = max(max_timestamp, record.timestamp)
     attributes = int(compression)
     attributes |= LOG_APPEND_TIME_FLAG * (timestamp_type is TimestampType.LOG_APPEND_TIME)
     attributes |= TRANSACTIONAL_FLAG * is_transactional | CONTROL_FLAG * is_control
@@ -88,7 +89,7 @@ def encode_batch(
         attributes=attributes,
         last_offset_delta=len(records) - 1,
         base_timestamp=base_timestamp,
-        max_timestamp=max(record.timestamp for record in records),
+        max_timestamp=max_timestamp,
         record_count=len(records),
         base_offset=base_offset,
         leader_epoch=leader_epoch,
