@@ -214,19 +214,23 @@ class SlotBuffer:
             if kind == _LOG_START:
                 log_starts[reference] = base
             elif kind not in (_OPENING, _RELOCATED):
+                found = extents.setdefault(reference, [])
+                if kind == _BATCH and found and _is_next(found[-1], key, position, base):
+                    found[-1] = _grown(found[-1], last, timestamp, length, crc)
+                    continue
                 adoption = None
                 if kind == _ADOPTED:
+                    # An adopted batch gets an extent of its own.
                     leader_epoch = tenures[reference][1]
                     adoption = Adoption(producer_id, producer_epoch, ordinal, leader_epoch)
-                crc_of_extent = crc_of_batch(crc)
-                extent = Extent(
-                    base, last, timestamp, names[number], position, length, crc_of_extent, adoption
+                begun = crc_of_batch(crc)
+                found.append(
+                    Extent(base, last, timestamp, names[number], position, length, begun, adoption)
                 )
-                _extend(extents.setdefault(reference, []), extent, kind, crc)
         for reference, (partition, leader_epoch) in enumerate(self._partitions):
-            found, log_start = extents.get(reference, ()), log_starts.get(reference)
-            if found or log_start is not None:
-                yield SlotEffect(partition, leader_epoch, tuple(found), log_start)
+            of_tenure, log_start = tuple(extents.get(reference, ())), log_starts.get(reference)
+            if of_tenure or log_start is not None:
+                yield SlotEffect(partition, leader_epoch, of_tenure, log_start)
 
 
 class _IndexColumns(NamedTuple):
@@ -273,27 +277,23 @@ def _stamp(
     return crc
 
 
-def _extend(extents: list[Extent], extent: Extent, kind: int, crc: int) -> None:
-    """Add a batch with the checksum `crc` to a partition's extents.
+def _is_next(extent: Extent, key: str, position: int, base_offset: int) -> bool:
+    """Whether a batch in the object `key` follows the extent in position and offset."""
+    return (
+        extent.position + extent.length == position
+        and extent.last_offset + 1 == base_offset
+        and extent.key == key
+    )
 
-    A batch that follows the last extent in offset and position extends it. An adopted batch gets an
-    extent of its own.
-    """
-    if extents and kind == _BATCH:
-        last = extents[-1]
-        if (
-            last.position + last.length == extent.position
-            and last.last_offset + 1 == extent.base_offset
-            and last.key == extent.key
-        ):
-            extents[-1] = Extent(
-                last.base_offset,
-                extent.last_offset,
-                max(last.max_timestamp, extent.max_timestamp),
-                last.key,
-                last.position,
-                last.length + extent.length,
-                grown_crc(last.crc, crc),
-            )
-            return
-    extents.append(extent)
+
+def _grown(extent: Extent, last_offset: int, timestamp: int, length: int, crc: int) -> Extent:
+    """The extent with the batch behind it, which has the checksum `crc`."""
+    return Extent(
+        extent.base_offset,
+        last_offset,
+        max(extent.max_timestamp, timestamp),
+        extent.key,
+        extent.position,
+        extent.length + length,
+        grown_crc(extent.crc, crc),
+    )
