@@ -80,7 +80,7 @@ class TransactionLimits:
                 f"a transaction would have {count} partitions; at most {count_max} are accepted",
             )
         return self._partitions.refusal(
-            _count(after) - _count(before),
+            count - len(before.partitions),
             ErrorCode.POLICY_VIOLATION,
             TRANSACTIONS_PARTITIONS_MAX,
             "open transactions have {held} partitions; {more} more would be above {limit}",
