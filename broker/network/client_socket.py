@@ -111,6 +111,7 @@ class ClientSocket(asyncio.BufferedProtocol):
     ) -> None:
         """`handshake`, `established`: the results of TLS and of SASL, if the listener has them."""
         self._owner = owner
+        self._loop = asyncio.get_running_loop()
         self.listener = listener
         self._frames = frames
         self._pace = pace
@@ -243,8 +244,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         connection = self._connection
         if connection is None or self._transport is None:
             return
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
+        until = self._loop.time() + seconds
         self._owner.quota_metrics.seconds.observe(seconds)
         if self._muted is None:
             self._owner.quota_metrics.connections += 1
@@ -252,7 +252,7 @@ class ClientSocket(asyncio.BufferedProtocol):
             return
         else:
             self._muted.cancel()
-        self._muted = loop.call_at(until, self._unmute)
+        self._muted = self._loop.call_at(until, self._unmute)
         connection.mute()
         self.update_reading()
 
@@ -442,7 +442,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         if self._transport is None or not buffers:
             return
         if not self._outgoing:
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
         self._outgoing += buffers
         self._outgoing_bytes += sum(map(len, buffers))
         if self._outgoing_bytes >= _GATHERED_BYTES_MAX:
