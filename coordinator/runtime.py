@@ -162,6 +162,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         applied, right behind them in the WAL.
         """
         self.name = name
+        self._loop = asyncio.get_running_loop()
         self._log = log
         self._new_machine = new_machine
         self._machine = new_machine()
@@ -208,7 +209,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
             raise self._refusal()
         token = Token(self._next_token)
         self._next_token += 1
-        future: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ReplyT] = self._loop.create_future()
         self._waiting[token] = future
         try:
             self.carry_out(self._machine.decide(command, token, self._now()))
