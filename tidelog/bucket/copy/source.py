@@ -163,11 +163,12 @@ class CopySource:
             ]
 
     async def loose(self) -> list[str]:
-        """The listed merged and staged objects."""
+        """The listed merged and staged objects, without foreign ones."""
         return [
             meta.key
             for folder in (MERGED_FOLDER, STAGED_FOLDER)
             async for meta in self._store.list(folder)
+            if parse_key(meta.key) is not None
         ]
 
     async def _walk(self, ends: Ends, owner: Incarnation) -> None:

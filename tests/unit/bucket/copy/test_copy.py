@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
@@ -36,7 +37,7 @@ from tidelog.coordinator.snapshots import newest_snapshot
 from tidelog.entropy import SeededEntropy
 from tidelog.errors import ForeignObjects, MissingObject, Refused
 from tidelog.identifiers import BrokerId, MetadataStamp, TopicId, TopicPartition
-from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.object_store import ObjectMeta, ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.object_format import wal_position
 from tidelog.workers.offload import InlineOffload
@@ -363,6 +364,28 @@ def test_a_snapshot_that_a_repair_deleted_since_leaves_the_copy() -> None:
             await here.store.delete(older)
             await copy(here.store, store)
             assert await newest_snapshot(store, origin) is None
+
+    run(story)
+
+
+class StoreWithForeignFiles(MemoryStore):
+    """Somebody else has put objects there by names that Tidelog's stores do not take."""
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        async for meta in super().list(prefix, start_after):
+            yield meta
+        if prefix in ("staged/", "merged/") and start_after < f"{prefix}z\\z":
+            yield ObjectMeta(f"{prefix}z\\z", 1, "etag", 0)
+
+
+def test_foreign_objects_by_names_that_no_store_takes_are_not_copied() -> None:
+    async def story() -> None:
+        here, store = new_world(StoreWithForeignFiles(SystemClock())), new_store()
+        async with here.broker(1) as first:
+            await shared([first] * 3)
+            await first.produce(batch(b"a"), 0)
+            await copy(here.store, store)
+            assert not [key for key in await keys_of(store) if "z" in key.rpartition("/")[2]]
 
     run(story)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from tests.unit.broker.collections import collections, objects
 from tests.unit.broker.one_broker import TOPIC, OneBroker, batch, run
 from tests.unit.broker.rolled import flush
@@ -24,6 +26,7 @@ from tidelog.coordinator.cluster.records.credentials import Credentials
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import TopicPartition
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.storage.object_store import ObjectMeta
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.workers.offload import InlineOffload
 
@@ -48,6 +51,32 @@ def test_foreign_objects_are_named() -> None:
         unknown = {key for key in strays if "9-999" in key}
         assert {kinds[key] for key in unknown} == {FaultKind.CONTRADICTION}
         assert {kinds[key] for key in strays - unknown} == {FaultKind.FOREIGN}
+
+    run(story)
+
+
+class StoreWithForeignFiles(MemoryStore):
+    """Somebody else has put objects there by names that Tidelog's stores do not take."""
+
+    folders: tuple[str, ...] = ()
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        async for meta in super().list(prefix, start_after):
+            yield meta
+        for folder in self.folders:
+            if f"{folder}z\\z".startswith(prefix) and start_after < f"{folder}z\\z":
+                yield ObjectMeta(f"{folder}z\\z", 1, "etag", 0)
+
+
+def test_foreign_objects_by_names_that_no_store_takes_are_named() -> None:
+    async def story() -> None:
+        store = StoreWithForeignFiles(SystemClock())
+        async with here_with(store=store).broker() as one:
+            await some_work(one)
+        store.folders = ("cluster/lease/", "handover/", "merged/", "staged/", "state/")
+        found = await checked(store)
+        assert {fault.key for fault in found.faults} == {f"{each}z\\z" for each in store.folders}
+        assert {fault.kind for fault in found.faults} == {FaultKind.FOREIGN}
 
     run(story)
 
