@@ -323,6 +323,10 @@ class GroupMachine:
             error = ErrorCode.UNKNOWN_MEMBER_ID
         if error is not ErrorCode.NONE:
             turn.reply(token, JoinReply(error, join.member_id))
+            is_full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
+            # A member whose data grows too much stays as it was.
+            if is_full and group is not None and join.member_id in group.pending_joins:
+                self._membership.refuse_member(group, join, turn)
             return
         group = group or ClassicGroup(join.group_id)
         self._membership.join(group, join, token, turn)

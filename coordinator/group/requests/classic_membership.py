@@ -57,7 +57,7 @@ class ClassicMembership:
         if error is not ErrorCode.NONE:
             turn.reply(token, JoinReply(error, join.member_id))
             if error is ErrorCode.GROUP_MAX_SIZE_REACHED and not is_new:
-                self._refuse_member(group, join, turn)
+                self.refuse_member(group, join, turn)
         elif not is_new and join.member_id not in group.pending_joins:
             self._rejoin(group, join, token, turn)
         elif not is_new:
@@ -92,7 +92,7 @@ class ClassicMembership:
             return is_in or group.joining_count < self._settings.members_max
         return member is not None or len(group.members) < self._settings.members_max
 
-    def _refuse_member(self, group: ClassicGroup, join: Join, turn: GroupTurn) -> None:
+    def refuse_member(self, group: ClassicGroup, join: Join, turn: GroupTurn) -> None:
         """Remove a member, or an unused id, that a full group has no room for.
 
         Its client gives up. So the rebalance must not wait for it.

@@ -125,6 +125,19 @@ def test_the_members_of_a_group_have_a_limit_together() -> None:
     assert world.group.size_bytes <= 20_000
 
 
+def test_a_rebalance_does_not_wait_for_a_member_that_the_limit_keeps_out() -> None:
+    world = GroupWorld(GroupSettings(group_bytes_max=50_000))
+    (leader,) = world.stable(protocols=saying(1_000))
+    member_id = world.joined(world.join(version=4)).member_id
+    again = world.join(leader, protocols=saying(1_000))
+    assert world.is_parked(again)
+    refused = world.join_refused(member_id, protocols=saying(50_000), version=4)
+    assert refused is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert world.joined(again).generation == 2
+    refused = world.join_refused(leader, protocols=saying(60_000))
+    assert (refused, list(world.group.members)) == (ErrorCode.GROUP_MAX_SIZE_REACHED, [leader])
+
+
 def test_a_member_of_a_full_group_joins_again_with_no_more_than_before() -> None:
     world = GroupWorld(GroupSettings(group_bytes_max=9_000))
     (member,) = world.stable(protocols=saying(5_000))
