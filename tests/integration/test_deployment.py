@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -126,6 +128,36 @@ def test_a_pods_commands_start_and_drain_a_broker(helm: Path, values: list[str])
         # The only broker cannot be drained. That does not delay its end.
         stop = container["lifecycle"]["preStop"]["exec"]["command"]
         subprocess.run(moved(stop), env=environment_of(pod), check=True)
+
+
+def test_settings_of_a_file_reach_the_broker_as_they_are_written(
+    helm: Path, tmp_path: Path
+) -> None:
+    """Whole numbers, which Helm reads as floats; quotes; and a value that is taken back."""
+    settings = {
+        "log.retention.bytes": 1_073_741_824,
+        "queued.max.requests": 500,
+        "metric.ratio": 0.5,
+        "auto.create.topics.enable": True,
+        "super.users": "User:o'hara;User:$HOME",
+        "log.retention.ms": None,
+    }
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({"store": {"url": "s3://b/p"}, "settings": settings}))
+    done = subprocess.run(
+        [helm, "template", "cluster", CHART, "-f", file], capture_output=True, text=True, check=True
+    )
+    (manifest,) = (
+        each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "StatefulSet"
+    )
+    command = manifest["spec"]["template"]["spec"]["containers"][0]["args"][0]
+    assert [after for before, after in pairwise(shlex.split(command)) if before == "--set"] == [
+        "auto.create.topics.enable=true",
+        "log.retention.bytes=1073741824",
+        "metric.ratio=0.5",
+        "queued.max.requests=500",
+        "super.users=User:o'hara;User:$HOME",
+    ]
 
 
 def test_a_probe_speaks_https_to_a_broker_that_does(helm: Path) -> None:

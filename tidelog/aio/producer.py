@@ -82,8 +82,10 @@ class Delivery(DeliveryOutcome):
         if not self.is_done:
             if self._waiter is None:
                 self._waiter = asyncio.get_running_loop().create_future()
-            # `wait` does not cancel the future, which others may wait for too.
-            await asyncio.wait([self._waiter], timeout=timeout)
+            # Again: the thread of blocking calls wakes only a waiter that it sees.
+            if not self.is_done:
+                # `wait` does not cancel the future, which others may wait for too.
+                await asyncio.wait([self._waiter], timeout=timeout)
             if not self.is_done:
                 raise self._sender.not_delivered(timeout or 0)
         return self._place()

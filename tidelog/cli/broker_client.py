@@ -10,7 +10,8 @@ from typing import TypeVar
 import click
 
 from tidelog.cli.address import Addresses, Bootstrap, shown
-from tidelog.client.errors import RequestFailed
+from tidelog.client.errors import RequestFailed, RequestRefused
+from tidelog.client.operations import IsolationLevel, list_offsets
 from tidelog.client.patience import ClientRetrySettings, Patience
 from tidelog.client.pool import Client
 from tidelog.client.security import security_of
@@ -18,6 +19,7 @@ from tidelog.client.settings import ClientSettings
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.network import SocketNetwork
+from tidelog.protocol.error_codes import ErrorCode
 from tidelog.references import read_properties
 
 T = TypeVar("T")
@@ -122,9 +124,35 @@ def new_client(bootstrap: Bootstrap) -> Client:
 
 
 async def with_retries(ask: Callable[[], Awaitable[T]]) -> T:
-    """Retry while the coordinator is loading or moving.
+    """Retry while a coordinator is loading or moving, or a partition has no leader.
 
     The request must be safe to repeat.
     """
     patience = Patience(SystemClock(), SystemEntropy(), ClientRetrySettings(), RETRY_MS_MAX)
     return await patience.answer(ask)
+
+
+async def offset_at(
+    client: Client,
+    topic: str,
+    partition: int,
+    timestamp_ms: int,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> int:
+    """The offset of a timestamp, or of an end. Waits for a partition that moves or has no leader.
+
+    Raises RequestRefused: at once if the partition does not exist.
+    """
+
+    async def ask() -> int | RequestRefused:
+        try:
+            return (await list_offsets(client, topic, partition, timestamp_ms, isolation)).offset
+        except RequestRefused as refusal:
+            if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return refusal
+
+    found = await with_retries(ask)
+    if isinstance(found, RequestRefused):
+        raise found
+    return found

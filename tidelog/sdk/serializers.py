@@ -36,13 +36,20 @@ def to_bytes(value: Any, context: SerializationContext | None = None) -> bytes |
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):
-        return value.encode()
+        return _utf8(value)
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     raise NotSerializable(
         f"a {type(value).__name__} is neither bytes nor text: give the producer a serializer, such"
         ' as value_serializer="json"'
     )
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise NotSerializable(f"the text has no UTF-8: {error}") from error
 
 
 def from_text(data: bytes, context: SerializationContext | None = None) -> str:
@@ -58,7 +65,7 @@ def to_json(value: Any, context: SerializationContext | None = None) -> bytes | 
         text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise NotSerializable(f"{type(value).__name__} is no JSON: {error}") from error
-    return text.encode()
+    return _utf8(text)
 
 
 def from_json(data: bytes, context: SerializationContext | None = None) -> Any:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+from unittest import mock
 
+import confluent_kafka
 import pytest
 
 from tests.unit.sdk.test_producer import values
@@ -126,3 +129,28 @@ def test_a_producer_belongs_to_one_loop_and_has_the_settings_of_the_other_sdk(
     asyncio.run(send())
     with pytest.raises(Refused, match="another event loop"):
         asyncio.run(send())
+
+
+def test_a_delivery_that_is_told_while_a_task_begins_to_wait_wakes_it(broker: Broker) -> None:
+    """The thread of blocking calls tells deliveries too, at any moment."""
+
+    async def run() -> None:
+        producer = Producer(broker.bootstrap)
+        delivery = Delivery(producer._sender)
+        loop = asyncio.get_running_loop()
+        create_future = loop.create_future
+        told = confluent_kafka.Message(topic="t", partition=1, offset=7)
+
+        def interrupted() -> asyncio.Future[Any]:
+            if asyncio.current_task() is waiting and not delivery.is_done:
+                delivery(None, told)
+            return create_future()
+
+        with mock.patch.object(loop, "create_future", interrupted):
+            waiting = asyncio.create_task(delivery.result())
+            done, _ = await asyncio.wait([waiting], timeout=5)
+        assert done, "nobody wakes the task any more"
+        assert waiting.result() == (1, 7)
+        await producer.close()
+
+    asyncio.run(run())

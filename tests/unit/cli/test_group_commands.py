@@ -8,15 +8,18 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import pytest
 
 from tidelog.cli.broker_client import with_client
 from tidelog.cli.root import run
+from tidelog.client.errors import ReadRefused
 from tidelog.client.groups.admin import Place, commit_offsets
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.client.transactions.sink import PROGRESS
 from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.groups import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -171,3 +174,41 @@ def test_wrong_words_and_absent_brokers(command: Command) -> None:
     assert missing.code == 1
     assert "UNKNOWN_TOPIC_OR_PARTITION" in missing.err
     assert command("groups", "list", "--bootstrap", "127.0.0.1:1").code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["groups", "describe", "{0}"], "committed 2  end 3  lag 1"),
+        (["groups", "reset-offsets", "{0}", "--topic", "{0}", "--to", "end"], "to 3"),
+        (["topics", "describe", "{0}"], "offsets 0 to 3"),
+        (["consume", "{0}", "--until-end"], "0\n1\n2"),
+        (["consume", "{0}", "--from", "end", "--until-end"], ""),
+    ],
+    ids=["describe", "reset", "topic", "from-the-beginning", "from-the-end"],
+)
+def test_a_partition_without_a_leader_is_waited_for(
+    broker: BrokerProcess,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    shown: str,
+) -> None:
+    """As between a broker's death and the takeover."""
+    topic = f"leaderless-{uuid4().hex[:8]}"
+    make_topic(command, topic, 3, monkeypatch)
+    use(broker, lambda client: commit_offsets(client, topic, {Place(topic, 0): 2}))
+    leader = Client.leader
+    asked: list[int] = []
+
+    async def elected(client: Client, name: str, partition: int) -> int:
+        asked.append(partition)
+        if len(asked) == 1:
+            client.forget(name)
+            raise ReadRefused(name, ErrorCode.LEADER_NOT_AVAILABLE)
+        return await leader(client, name, partition)
+
+    monkeypatch.setattr(Client, "leader", elected)
+    answer = command(*(each.format(topic) for each in arguments))
+    assert answer.code == 0, answer.err
+    assert shown in answer.out

@@ -88,3 +88,10 @@ def test_serializers_are_named_or_called() -> None:
         serializer_of("value_serializer", "avro")
     with pytest.raises(InvalidConfiguration, match="key_deserializer"):
         deserializer_of("key_deserializer", 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("serialize", [to_bytes, to_json])
+def test_text_that_utf_8_cannot_write_is_refused(serialize: Any) -> None:
+    """As JSON's escapes, or the names of files, may give half of a character."""
+    with pytest.raises(NotSerializable, match="surrogates"):
+        serialize("half \ud83d")

@@ -8,13 +8,19 @@ from dataclasses import dataclass
 import click
 
 from tidelog.cli.address import Bootstrap
-from tidelog.cli.broker_client import bootstrap_option, json_option, new_client, with_client
+from tidelog.cli.broker_client import (
+    bootstrap_option,
+    json_option,
+    new_client,
+    offset_at,
+    with_client,
+)
 from tidelog.cli.group_reader import GroupReader
 from tidelog.cli.record_text import JSON, LINES, text
 from tidelog.client.committed import visible_batches
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.groups.membership import GroupMember
-from tidelog.client.operations import EARLIEST, LATEST, Fetched, IsolationLevel, fetch, list_offsets
+from tidelog.client.operations import EARLIEST, LATEST, Fetched, IsolationLevel, fetch
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
@@ -191,10 +197,9 @@ class Reader:
         """The present ends of partitions."""
         found = {}
         for number in partitions:
-            end = await list_offsets(
-                self._client, self._topic, number, LATEST, isolation=self._isolation
+            found[number] = await offset_at(
+                self._client, self._topic, number, LATEST, self._isolation
             )
-            found[number] = end.offset
         return found
 
     async def show(self, partition: int, offset: int, partitions: int) -> int:
@@ -209,11 +214,11 @@ class Reader:
         """The start offset of a partition."""
         if start.offset is not None:
             return start.offset
-        found = await list_offsets(self._client, self._topic, partition, start.timestamp_ms)
-        if found.offset < 0:
+        found = await offset_at(self._client, self._topic, partition, start.timestamp_ms)
+        if found < 0:
             # No record is that recent: start with the next one.
-            found = await list_offsets(self._client, self._topic, partition, LATEST)
-        return found.offset
+            found = await offset_at(self._client, self._topic, partition, LATEST)
+        return found
 
     async def _fetch(self, partition: int, offset: int, wait_ms: int) -> Fetched:
         attempt = 0

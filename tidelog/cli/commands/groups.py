@@ -10,7 +10,13 @@ from typing import Any
 import click
 
 from tidelog.cli.address import Bootstrap
-from tidelog.cli.broker_client import bootstrap_option, json_option, with_client, with_retries
+from tidelog.cli.broker_client import (
+    bootstrap_option,
+    json_option,
+    offset_at,
+    with_client,
+    with_retries,
+)
 from tidelog.cli.commands.consume import Start, StartType
 from tidelog.cli.table import show_deleted, shown_table
 from tidelog.client.errors import RequestRefused, raise_together
@@ -22,7 +28,7 @@ from tidelog.client.groups.admin import (
     describe_group,
     list_groups,
 )
-from tidelog.client.operations import LATEST, list_offsets
+from tidelog.client.operations import LATEST
 from tidelog.client.pool import Client
 from tidelog.client.transactions.sink import PROGRESS
 from tidelog.errors import Refused
@@ -111,7 +117,7 @@ async def _progress(client: Client, group_id: str) -> dict[Place, GroupProgress]
             progress[place] = GroupProgress(offset, end)
             continue
         try:
-            end = (await list_offsets(client, place.topic, place.partition, LATEST)).offset
+            end = await offset_at(client, place.topic, place.partition, LATEST)
         except RequestRefused as error:
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
@@ -202,11 +208,9 @@ def reset_offsets(
 async def _offset_of(client: Client, topic: str, partition: int, start: Start) -> int:
     if start.offset is not None:
         return start.offset
-    found = await list_offsets(client, topic, partition, start.timestamp_ms)
-    if found.offset < 0:
-        # No record is that recent: take the end.
-        found = await list_offsets(client, topic, partition, LATEST)
-    return found.offset
+    found = await offset_at(client, topic, partition, start.timestamp_ms)
+    # No record is that recent: take the end.
+    return found if found >= 0 else await offset_at(client, topic, partition, LATEST)
 
 
 async def _refuse_members(client: Client, group_id: str) -> None:

@@ -11,7 +11,7 @@ import click
 
 from tidelog.cli.address import Bootstrap
 from tidelog.cli.assignments import assignments_of
-from tidelog.cli.broker_client import bootstrap_option, json_option, with_client
+from tidelog.cli.broker_client import bootstrap_option, json_option, offset_at, with_client
 from tidelog.cli.commands.configs import change
 from tidelog.cli.table import show_deleted, shown_table
 from tidelog.client.admin.administration import (
@@ -27,7 +27,7 @@ from tidelog.client.admin.administration import (
 from tidelog.client.admin.flush import FlushedPartition, flush_topic
 from tidelog.client.errors import RequestRefused, raise_together
 from tidelog.client.metadata import TopicMetadata
-from tidelog.client.operations import EARLIEST, LATEST, list_offsets
+from tidelog.client.operations import EARLIEST, LATEST
 from tidelog.client.pool import Client
 
 
@@ -123,9 +123,8 @@ async def _describe(client: Client, name: str) -> Description:
     }
     offsets = {}
     for number in topic.partitions:
-        start = await list_offsets(client, name, number, EARLIEST)
-        end = await list_offsets(client, name, number, LATEST)
-        offsets[number] = (start.offset, end.offset)
+        start = await offset_at(client, name, number, EARLIEST)
+        offsets[number] = (start, await offset_at(client, name, number, LATEST))
     return Description(topic, configs, offsets)
 
 

@@ -29,6 +29,17 @@ exec tidelog server --broker-id "$id" --listen 0.0.0.0:9092 --http 0.0.0.0:9093
 {{- if .Values.external.enabled }} --advertise "{{ required "external.host: name the brokers' addresses, as broker-%d.example.com" .Values.external.host | replace "%d" "$id" }}:{{ .Values.external.port }}"
 {{- else }} --advertise "$POD_NAME.{{ include "tidelog.name" . }}.$POD_NAMESPACE.svc:9092"
 {{- end }} --log-format {{ .Values.logFormat }}
-{{- range $name, $value := .Values.settings }} --set {{ printf "%s=%v" $name $value | squote }}
+{{- range $name, $value := .Values.settings }}
+{{- if not (kindIs "invalid" $value) }} --set {{ printf "%s=%s" $name (include "tidelog.setting" $value) | replace "'" "'\\''" | squote }}
 {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- /* A setting's value. Helm reads whole numbers of a file as floats: 1073741824 as 1.073741824e+09. */ -}}
+{{- define "tidelog.setting" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) -}}
+{{- int64 . -}}
+{{- else -}}
+{{- . -}}
+{{- end -}}
 {{- end -}}
