@@ -7,8 +7,10 @@ import atexit
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import obstore
@@ -49,6 +51,7 @@ _LIST_PAGE_ENTRIES = 1000
 # this period.
 _CREDENTIALS_TTL = timedelta(minutes=5)
 _EXIT_PAUSE_SECONDS = 0.05
+_EXIT_PAUSES_MAX = 40
 _ERRORS = (BaseError, FileNotFoundError)
 _UNRANGED = re.compile(
     # MinIO answers the suffix of an empty object with an invalid range.
@@ -57,13 +60,30 @@ _UNRANGED = re.compile(
 
 
 @cache
-def _pause_at_exit() -> None:
+def _rest_at_exit() -> None:
     """Let obstore's threads finish before Python does.
 
     They hand over a result, then they take Python's lock once more to forget it. One that asks for
     it while the interpreter ends aborts the process (PyO3/pyo3-async-runtimes#40).
     """
-    atexit.register(time.sleep, _EXIT_PAUSE_SECONDS)
+    atexit.register(_rest)
+
+
+def _rest() -> None:
+    """Pause until no thread of obstore runs or waits for a processor, for two seconds at most.
+
+    The pause leaves Python's lock free, so a thread that waited for it runs when the pause ends.
+    """
+    for _ in range(_EXIT_PAUSES_MAX):
+        time.sleep(_EXIT_PAUSE_SECONDS)
+        if not any(map(_is_at_work, Path("/proc/self/task").glob("*/stat"))):
+            return
+
+
+def _is_at_work(thread: Path) -> bool:
+    with suppress(OSError):  # The thread has ended.
+        return b"(tokio-rt-worker) R " in thread.read_bytes()
+    return False
 
 
 class S3Store:
@@ -86,7 +106,7 @@ class S3Store:
     """
 
     def __init__(self, address: S3Address) -> None:
-        _pause_at_exit()
+        _rest_at_exit()
         self._address = address
         self._prefix = f"{address.prefix}/" if address.prefix else ""
         self._store = _obstore(address, bulk_delete=False)
