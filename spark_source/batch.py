@@ -18,7 +18,7 @@ from tidelog.bucket.views.atomic_view import AtomicView
 from tidelog.spark_source.columns import BatchMaker, check_schema, row_columns
 from tidelog.spark_source.options.options import ReadOptions
 from tidelog.spark_source.plain_errors import plain_errors
-from tidelog.spark_source.planning import Piece, described, plan
+from tidelog.spark_source.planning import Piece, described, plan, shared
 from tidelog.spark_source.ranges import Snapshot, available, batch_ranges
 from tidelog.spark_source.row_reader import RowReader
 from tidelog.spark_source.session import Session
@@ -38,20 +38,21 @@ class PieceReader:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece. Raises CorruptObject, DataLost, StoreError."""
-        piece: Piece | None = partition.value
-        if piece is None:
+        """The rows of a task's pieces. Raises CorruptObject, DataLost, StoreError."""
+        pieces: tuple[Piece, ...] | None = partition.value
+        if pieces is None:
             # Spark passes this in place of an empty list of partitions.
             return
-        limits = piece.range.limits
         columns = row_columns(self._schema.names)
-        maker = BatchMaker(limits.topic, limits.partition.partition, self._schema)
         with plain_errors(), Session(self._options.store_url) as session:
             reader = RowReader(
                 session.bucket, columns, fail_on_data_loss=self._options.fail_on_data_loss
             )
-            for rows in session.iterate(reader.rows(piece)):
-                yield from maker.batches(rows)
+            for piece in pieces:
+                limits = piece.range.limits
+                maker = BatchMaker(limits.topic, limits.partition.partition, self._schema)
+                for rows in session.iterate(reader.rows(piece)):
+                    yield from maker.batches(rows)
 
 
 class BatchReader(DataSourceReader):
@@ -64,14 +65,15 @@ class BatchReader(DataSourceReader):
 
     @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
-        """One partition per piece. Raises InvalidConfiguration, DataLost, CorruptObject,
+        """One partition per task. Raises InvalidConfiguration, DataLost, CorruptObject,
         StoreError.
         """
         with Session(self._options.store_url) as session:
-            return [InputPartition(piece) for piece in session.run(self._plan(session))]
+            pieces = session.run(self._plan(session))
+        return [InputPartition(each) for each in shared(pieces, self._options.partitions_max)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece."""
+        """The rows of one task."""
         return self._pieces.read(partition)
 
     async def _plan(self, session: Session) -> list[Piece]:

@@ -1,14 +1,14 @@
 """Divides a read into pieces: ranges of offsets, with their segments and tails. Pure.
 
-One task reads one piece: consecutive offsets of one partition, in any number of segments. Small
-segments share a piece, up to `PIECE_BYTES`. Only `maxRecordsPerPartition` and `minPartitions` cut a
-segment; they count offsets, as in Kafka's connector.
+A piece has consecutive offsets of one partition, in any number of segments. Small segments share a
+piece, up to `PIECE_BYTES`. Only `maxRecordsPerPartition` and `minPartitions` cut a segment; they
+count offsets, as in Kafka's connector. A task reads one piece, or several under `maxPartitions`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tidelog.bucket.views.partition_view import PartitionView
@@ -24,7 +24,7 @@ PIECES_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The work of one task."""
+    """Consecutive offsets of a partition, which one task reads."""
 
     range: ReadRange
     segments: tuple[Segment, ...]
@@ -66,6 +66,13 @@ def plan(
         for (wanted, view, stretch), count in zip(found, cut, strict=True)
         for part in split(stretch, count)
     ]
+
+
+def shared(pieces: Sequence[Piece], tasks_max: int | None) -> list[tuple[Piece, ...]]:
+    """The pieces of each task: one, or neighbours where there are more pieces than tasks."""
+    tasks = len(pieces) if tasks_max is None else min(len(pieces), tasks_max)
+    bounds = [len(pieces) * number // tasks for number in range(tasks + 1)] if tasks else []
+    return [tuple(pieces[start:end]) for start, end in itertools.pairwise(bounds)]
 
 
 def described(wanted: ReadRange, view: PartitionView) -> str:

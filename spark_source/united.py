@@ -39,6 +39,7 @@ from tidelog.spark_source.ranges import chosen_topics
 from tidelog.spark_source.session import Session
 from tidelog.storage.segment.segment import Segment, table_prefix
 
+_OFFSETS_A_TASK: Final = 250_000
 _OF_FORMAT: Final = frozenset(name.lower() for name in READ_OPTIONS)
 """Options of `format("tidelog")`."""
 
@@ -109,7 +110,8 @@ def read(
             source = spark.read.format("tidelog").option("store", store).options(**named(options))
             source = source.options(**_tail_options(topic, tails))
             source = source.option("includeHeaders", include_headers)
-            frames.append(source.option("includeProducer", include_producer).load())
+            source = source.option("includeProducer", include_producer)
+            frames.append(source.options(**_task_options(spark, tails)).load())
             session.run(_check_same(session.bucket, topic, taken.topic_id))
     if not frames:
         schema = default_schema(headers=include_headers, producer=include_producer)
@@ -198,6 +200,16 @@ def _tail_options(topic: str, tails: dict[int, tuple[int, int]]) -> dict[str, st
         "startingOffsets": json.dumps({topic: {each: tail[0] for each, tail in tails.items()}}),
         "endingOffsets": json.dumps({topic: {each: tail[1] for each, tail in tails.items()}}),
     }
+
+
+def _task_options(spark: SparkSession, tails: dict[int, tuple[int, int]]) -> dict[str, str]:
+    """As many tasks as run at once, or as the offsets need: a task costs more than a small tail."""
+    # Spark Connect does not tell the number; there each partition's tail keeps a task of its own.
+    context = getattr(spark, "sparkContext", None)
+    if context is None:
+        return {}
+    needed = sum(end - start for start, end in tails.values()) // _OFFSETS_A_TASK
+    return {"maxPartitions": str(max(context.defaultParallelism, needed))}
 
 
 def _in_times(rows: DataFrame, times: Times) -> DataFrame:

@@ -21,7 +21,8 @@ READ_OPTIONS: Final = (
     *("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"),
     *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "snapshot", "includeTail"),
     *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    *("minPartitions", "maxRecordsPerPartition", "includeHeaders", "includeProducer"),
+    *("minPartitions", "maxPartitions", "maxRecordsPerPartition"),
+    *("includeHeaders", "includeProducer"),
     "publishGroupId",
 )
 WRITE_OPTIONS: Final = (

@@ -118,6 +118,8 @@ class ReadOptions:
     include_headers: bool
     include_producer: bool
     partitions_min: int | None
+    partitions_max: int | None
+    """Input partitions of a batch."""
     records_max: int | None
     """Offsets in one input partition."""
     trigger_offsets_max: int | None
@@ -163,6 +165,8 @@ class ReadOptions:
         if self.ending is not None:
             option = "endingOffsets" if isinstance(self.ending, Edge) else self.ending.option
             raise InvalidConfiguration(f"{option} is for batches: a stream has no end")
+        if self.partitions_max is not None:
+            raise InvalidConfiguration("maxPartitions is for batches; leave it out of a stream")
         if self.is_atomic:
             raise InvalidConfiguration(
                 "snapshot=atomic is for batches with latest ends; a stream reads each partition up"
@@ -211,6 +215,7 @@ def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOption
         include_headers=boolean(given, "includeHeaders", False),
         include_producer=boolean(given, "includeProducer", False),
         partitions_min=_positive(given, "minPartitions"),
+        partitions_max=_positive(given, "maxPartitions"),
         records_max=_positive(given, "maxRecordsPerPartition"),
         trigger_offsets_max=_positive(given, "maxOffsetsPerTrigger"),
         trigger_offsets_min=_positive(given, "minOffsetsPerTrigger"),
@@ -224,6 +229,9 @@ def parse_read_options(options: Mapping[str, str], store_url: str) -> ReadOption
         raise InvalidConfiguration(
             f"minOffsetsPerTrigger {least} is more than maxOffsetsPerTrigger {most}"
         )
+    most, least = found.partitions_max, found.partitions_min
+    if most is not None and least is not None and least > most:
+        raise InvalidConfiguration(f"minPartitions {least} is more than maxPartitions {most}")
     return found
 
 

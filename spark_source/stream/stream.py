@@ -232,7 +232,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partitions_min=self._options.partitions_min,
             records_max=self._options.records_max,
         )
-        return [InputPartition(piece) for piece in pieces]
+        return [InputPartition((piece,)) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one piece."""

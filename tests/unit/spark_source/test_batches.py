@@ -85,6 +85,27 @@ def test_rows_are_the_same_for_every_range_and_piece_size(
     assert rows_of(source, names) == every
 
 
+def test_fewer_tasks_than_pieces_read_all_rows_of_their_partitions(spark_world: SparkWorld) -> None:
+    async def three_partitions(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.create_topic(partitions=3)
+        for number in range(3):
+            await broker.produce(batch(b"first of %d" % number), partition=number)
+        await roll_and_checkpoint(store, broker)
+        for number in range(3):
+            await broker.produce(batch(b"tail of %d" % number), partition=number)
+
+    spark_world.tell(three_partitions)
+    names = ("value", "partition", "offset")
+    every = rows_of(spark_world.source(subscribe=TOPIC), names)
+    assert [row["partition"] for row in every] == [0, 0, 1, 1, 2, 2]
+    for most, tasks in ((1, 1), (2, 2), (5, 3)):
+        source = spark_world.source(subscribe=TOPIC, maxPartitions=most)
+        assert len(source.reader(schema_of("value")).partitions()) == tasks
+        assert rows_of(source, names) == every
+    nothing = spark_world.source(subscribePattern="none.*", maxPartitions=2)
+    assert nothing.reader(schema_of("value")).partitions() == []
+
+
 def test_one_frame_is_one_snapshot_however_late_it_is_read(spark_world: SparkWorld) -> None:
     spark_world.tell(history)
     frame = spark_world.source(subscribe=TOPIC)
@@ -291,7 +312,7 @@ def test_a_task_reads_on_where_an_object_was_replaced_meanwhile(spark_world: Spa
         await roll_and_checkpoint(store, broker)
 
     spark_world.tell(roll_rest)
-    for stale in {key for part in parts for key in part.value.tail.tail.keys}:
+    for stale in {key for part in parts for each in part.value for key in each.tail.tail.keys}:
         (spark_world.folder / stale).unlink()
     assert [row["value"] for part in parts for row in read_part(reader, part)] == COMMITTED
 
@@ -300,7 +321,7 @@ def test_a_task_may_stop_after_its_first_rows(spark_world: SparkWorld) -> None:
     spark_world.tell(history)
     reader = spark_world.source(subscribe=TOPIC).reader(schema_of("value"))
     (part,) = reader.partitions()
-    assert len(part.value.segments) == 2
+    assert [len(each.segments) for each in part.value] == [2]
     rows = reader.read(part)
     assert next(rows).num_rows == 2
     # A LIMIT ends early like this: the next segment's request is under way, and no reader waits for

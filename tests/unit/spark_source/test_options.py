@@ -98,6 +98,10 @@ def test_times_for_all_count_before_times_for_each_and_these_before_offsets() ->
         ({"subscribe": "t", "endingOffsetsByTimestamp": '{"t":{"0":-1}}'}, "is too small"),
         ({"subscribe": "t", "startingTimestamp": "now"}, "is a whole number from 0 on, not 'now'"),
         ({"subscribe": "t", "minPartitions": "0"}, "minPartitions is a whole number from 1 on"),
+        (
+            {"subscribe": "t", "minPartitions": "3", "maxPartitions": "2"},
+            "minPartitions 3 is more than maxPartitions 2",
+        ),
         ({"subscribe": "t", "includeTail": "yes"}, "includeTail is true or false, not 'yes'"),
         ({"subscribe": "t", "maxTriggerDelay": "soon"}, "maxTriggerDelay is a duration such as"),
         ({"subscribe": "t", "snapshot": "now"}, "snapshot is lso or atomic, not 'now'"),
@@ -145,6 +149,7 @@ def test_a_batch_refuses_options_that_it_cannot_meet(options: dict[str, str], me
     [
         ({"endingOffsets": "latest"}, "endingOffsets is for batches: a stream has no end"),
         ({"endingTimestamp": "5"}, "endingTimestamp is for batches"),
+        ({"maxPartitions": "2"}, "maxPartitions is for batches; leave it out of a stream"),
         ({"snapshot": "atomic"}, "snapshot=atomic is for batches with latest ends"),
     ],
 )
