@@ -130,6 +130,28 @@ def test_a_pods_commands_start_and_drain_a_broker(helm: Path, values: list[str])
         subprocess.run(moved(stop), env=environment_of(pod), check=True)
 
 
+def test_clients_outside_reach_each_broker_at_a_node_port_of_its_own(helm: Path) -> None:
+    values = [
+        "store.url=s3://b/p",
+        "external.enabled=true",
+        "external.type=NodePort",
+        "external.host=nodes.example.com",
+        "external.firstNodePort=30092",
+    ]
+    manifests = list(yaml.safe_load_all(rendered(helm, values)))
+    ports = {
+        each["metadata"]["name"]: each["spec"]["ports"][0].get("nodePort")
+        for each in manifests
+        if each["kind"] == "Service"
+    }
+    assert [ports[f"cluster-{broker}"] for broker in range(3)] == [30092, 30093, 30094]
+    container = stateful_set(helm, values)
+    pod = {"POD_NAME": "cluster-2", "POD_NAMESPACE": "here", "TIDELOG_STORE": "memory://pod"}
+    words = [each.replace(":9092", ":0").replace(":9093", ":0") for each in container["args"]]
+    with served([*container["command"], *words], pod) as facts:
+        assert facts["kafka"] == "nodes.example.com:30094"
+
+
 def test_settings_of_a_file_reach_the_broker_as_they_are_written(
     helm: Path, tmp_path: Path
 ) -> None:

@@ -26,13 +26,26 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "tidelog.command" -}}
 id=${POD_NAME##*-}
 exec tidelog server --broker-id "$id" --listen 0.0.0.0:9092 --http 0.0.0.0:9093
-{{- if .Values.external.enabled }} --advertise "{{ required "external.host: name the brokers' addresses, as broker-%d.example.com" .Values.external.host | replace "%d" "$id" }}:{{ .Values.external.port }}"
+{{- if .Values.external.enabled }} --advertise "{{ required "external.host: name the brokers' addresses, as broker-%d.example.com" .Values.external.host | replace "%d" "$id" }}:{{ include "tidelog.externalPort" . }}"
 {{- else }} --advertise "$POD_NAME.{{ include "tidelog.name" . }}.$POD_NAMESPACE.svc:9092"
 {{- end }} --log-format {{ .Values.logFormat }}
 {{- range $name, $value := .Values.settings }}
 {{- if not (kindIs "invalid" $value) }} --set {{ printf "%s=%s" $name (include "tidelog.setting" $value) | replace "'" "'\\''" | squote }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{- /* The port that clients outside the cluster are told, for the shell. */ -}}
+{{- define "tidelog.externalPort" -}}
+{{- if eq .Values.external.type "NodePort" -}}
+$(({{ include "tidelog.firstNodePort" . }} + id))
+{{- else -}}
+{{- .Values.external.port -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidelog.firstNodePort" -}}
+{{- required "external.firstNodePort: choose a port for broker 0, as 30092; broker N gets it plus N" .Values.external.firstNodePort | int -}}
 {{- end -}}
 
 {{- /* A setting's value. Helm reads whole numbers of a file as floats: 1073741824 as 1.073741824e+09. */ -}}
