@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from tidelog.errors import CorruptObject, TidelogError
 from tidelog.records.batch import NO_PRODUCER_ID, iterate_batches
 from tidelog.records.buffers import Buffer
 from tidelog.records.control import MarkerType, parse_marker
@@ -58,4 +59,20 @@ def decode_log(batches: Buffer, offset: int, codec: Codec[RecordT]) -> list[Reco
             codec.decode(LoggedRecord(record.key, record.value, producer_id))
             for record in decode_batch(batches, position, header)
         ]
+    return found
+
+
+def decode_objects(
+    objects: Sequence[tuple[str, Buffer]], offset: int, codec: Codec[RecordT]
+) -> list[RecordT]:
+    """The records in objects of the log, each with its key, from an offset on that begins a batch.
+
+    Raises CorruptObject.
+    """
+    found: list[RecordT] = []
+    for key, batches in objects:
+        try:
+            found += decode_log(batches, offset, codec)
+        except TidelogError as error:
+            raise CorruptObject(key, str(error)) from error
     return found

@@ -11,19 +11,21 @@ COORDINATOR_LOAD_IN_PROGRESS. It retries a store that does not answer. The load 
 newer snapshot lands meanwhile, so that the log no longer reaches back to the one before (rule F4).
 Its writer may be this broker's earlier coordinator, where a move of the partition was refused. A
 snapshot or a log that does not decode stops this coordinator alone; the log line names the object.
+A load ends early if the partition leaves: its work would slow down the loads that count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tidelog.clock import Clock
 from tidelog.coordinator.decision import BatchProducer, Decision, Now, Token
-from tidelog.coordinator.log_codec import Codec, decode_log
+from tidelog.coordinator.log_codec import Codec, decode_objects
 from tidelog.coordinator.snapshots import Captured, SnapshottedLog, Snapshotter, StateSnapshots
 from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat, without_frames
 from tidelog.identifiers import Slot
@@ -110,11 +112,11 @@ class InternalLog(SnapshottedLog, Protocol):
         """
         ...
 
-    def read(self, offset: int) -> AsyncIterator[tuple[str, Buffer]]:
+    def read(self, offset: int) -> AsyncGenerator[Sequence[tuple[str, Buffer]], None]:
         """The durable log, from the object that holds an offset on.
 
-        Yields each object's key and its record batches. Raises CorruptObject, also if the log does
-        not reach back to the offset, or StoreError.
+        Yields some objects at a time: the key of each, and its record batches. Raises
+        CorruptObject, also if the log does not reach back to the offset, or StoreError.
         """
         ...
 
@@ -137,6 +139,15 @@ class RuntimeState(Enum):
     READY = ErrorCode.NONE
     CORRUPT = ErrorCode.COORDINATOR_NOT_AVAILABLE
     STOPPED = ErrorCode.NOT_COORDINATOR
+
+
+class _Loaded(NamedTuple):
+    """The size of a load."""
+
+    rows: int
+    """Of the snapshot."""
+    replayed: int
+    """Records of the log behind the snapshot."""
 
 
 class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
@@ -264,7 +275,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         started = self._clock.monotonic()
         while self._state is RuntimeState.LOADING:
             try:
-                count = await retry_if_superseded(self._replay)
+                loaded = await retry_if_superseded(self._replay)
             except StoreError as error:
                 logger.warning(
                     "a coordinator cannot read its log",
@@ -272,47 +283,56 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
                 )
                 await self._clock.sleep(LOAD_RETRY_SECONDS)
             except (CorruptObject, UnsupportedFormat) as error:
+                if self._state is not RuntimeState.LOADING:
+                    # The next owner may have written a snapshot that lies behind this log's end.
+                    return
                 key = error.key if isinstance(error, CorruptObject) else ""
                 logger.error(
                     "a coordinator's state cannot be read; it answers COORDINATOR_NOT_AVAILABLE",
                     extra={"partition": self.name, "key": key, "why": str(error)},
                 )
                 self._fault = without_frames(error)
-                if self._state is RuntimeState.LOADING:
-                    self._state = RuntimeState.CORRUPT
+                self._state = RuntimeState.CORRUPT
             else:
-                seconds = self._clock.monotonic() - started
+                if self._state is not RuntimeState.LOADING:
+                    return
                 logger.info(
                     "a coordinator has loaded its state",
-                    extra={"partition": self.name, "records": count, "seconds": seconds},
+                    extra={
+                        "partition": self.name,
+                        "records": loaded.rows + loaded.replayed,
+                        "replayed": loaded.replayed,
+                        "seconds": self._clock.monotonic() - started,
+                    },
                 )
-                if self._state is RuntimeState.LOADING:
-                    self._begin()
+                self._begin()
+                if self._snapshots.schedule.is_due_after_load(self._log.next_offset):
+                    self._snapshotter.request(self.snapshot)
 
-    async def _replay(self) -> int:
-        """Replay, and return the number of records, including those of the snapshot."""
+    async def _replay(self) -> _Loaded:
+        """Replay the newest snapshot and the log behind it, unless stopped meanwhile."""
         self._machine.close()
         self._machine = self._new_machine()
         if self._log.fault is not None:
             raise self._log.fault
-        count = offset = 0
+        rows = replayed = offset = 0
         restored = await self._snapshots.restore(self._machine.apply)
         if restored is not None:
-            count, offset = restored.rows, restored.next_offset
+            rows, offset = restored.rows, restored.next_offset
             if offset > self._log.next_offset:
                 raise CorruptObject(
                     restored.key, f"the log of {self.name} ends at offset {self._log.next_offset}"
                 )
             self._log.superseded_below(offset)
-        async for key, batches in self._log.read(offset):
-            try:
-                records = await self._offload.run(decode_log, batches, offset, self._codec)
-            except TidelogError as error:
-                raise CorruptObject(key, str(error)) from error
-            for record in records:
-                self._machine.apply(record)
-            count += len(records)
-        return count
+        async with aclosing(self._log.read(offset)) as groups:
+            async for objects in groups:
+                records = await self._offload.run(decode_objects, objects, offset, self._codec)
+                if self._state is not RuntimeState.LOADING:
+                    break
+                for record in records:
+                    self._machine.apply(record)
+                replayed += len(records)
+        return _Loaded(rows, replayed)
 
     def _begin(self) -> None:
         self._state = RuntimeState.READY

@@ -8,6 +8,8 @@ its time of arrival, and the one with the highest offset counts. Failures:
   state at that offset.
 - A coordinator writes one after it lost its partition. It holds only records that were durable in
   its own WAL, and its successor's log begins with those.
+- Each owner dies, or loses its partition, before the put: each load is longer than the one before
+  by the records of a tenure, until an owner's put lands.
 - The newest cannot be decoded, or the log does not reach back to it: the coordinator stops. An
   older snapshot, or none, would give a state that never existed.
 """
@@ -18,7 +20,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tidelog.clock import Clock
 from tidelog.coordinator.snapshot_format import (
@@ -46,6 +48,13 @@ from tidelog.workers.offload import Offload
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+LOADED_RECORDS_MAX: Final = 200
+"""After a load that replays this many records, a snapshot is due.
+
+Each may be a GET of its own. An owner that lives for a second still loads in a part of it.
+"""
+ROWS_A_REPLAYED_RECORD: Final = 16
+"""The rows whose writing and reading costs as much as the replay of one record, at most."""
 
 RecordT = TypeVar("RecordT")
 RecordT_co = TypeVar("RecordT_co", covariant=True)
@@ -120,22 +129,29 @@ class Restored(NamedTuple):
 class SnapshotSchedule:
     """When a snapshot is due. Pure.
 
-    It is due once the records to replay outnumber the rows of the state, which are its cost.
+    It is due once the records to replay outnumber the rows of the state, which are its cost. After
+    a load it is due much earlier: an owner that is soon replaced never writes the interval's
+    records, and each of its successors would replay more.
     """
 
     def __init__(self, interval_records: int) -> None:
         self._interval_records = interval_records
         self._newest = 0
-        self._due_at = interval_records
+        self._rows = 0
 
     def taken(self, next_offset: int, rows: int) -> None:
         """A snapshot at this offset exists."""
         self._newest = next_offset
-        self._due_at = next_offset + max(self._interval_records, rows)
+        self._rows = rows
 
     def is_due(self, next_offset: int) -> bool:
         """Whether a newer snapshot is due."""
-        return next_offset >= self._due_at
+        return self.is_behind(next_offset, max(self._interval_records, self._rows))
+
+    def is_due_after_load(self, next_offset: int) -> bool:
+        """Whether a newer snapshot is due when the log has been loaded up to this offset."""
+        records = min(self._interval_records, LOADED_RECORDS_MAX)
+        return self.is_behind(next_offset, max(records, self._rows // ROWS_A_REPLAYED_RECORD))
 
     def is_behind(self, next_offset: int, records: int) -> bool:
         """Whether at least this many records are in no snapshot."""

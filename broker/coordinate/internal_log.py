@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition
@@ -16,9 +16,16 @@ from tidelog.records.batch import BatchHeader
 from tidelog.records.buffers import Buffer
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.object_store import StoreError
+from tidelog.wal.log.extents import Extent
 from tidelog.wal.write.writer import WalWriter
 
-_EXTENTS_AT_ONCE = 16
+_EXTENTS_AT_ONCE_MAX = 64
+_BYTES_AT_ONCE_MAX = 256 * 1024
+"""So many extents and bytes, or one larger extent, are read and decoded at once.
+
+A coordinator's log may have thousands of small extents. On a busy machine each turn of the worker
+that decodes them may cost some milliseconds.
+"""
 
 
 class InternalPartition:
@@ -100,11 +107,11 @@ class InternalPartition:
         self._partition.log.advance_table(offset)
         self._partition.readers.wake_all()
 
-    async def read(self, offset: int) -> AsyncIterator[tuple[str, Buffer]]:
+    async def read(self, offset: int) -> AsyncGenerator[Sequence[tuple[str, Buffer]], None]:
         """The durable records, from the object that holds `offset` on.
 
-        Yields an object's key and batches at a time. Raises CorruptObject (MissingObject if records
-        before the log's first extent are needed) or StoreError.
+        Yields the keys and batches of some objects at a time. Raises CorruptObject (MissingObject
+        if records before the log's first extent are needed) or StoreError.
         """
         log = self._partition.log
         extents = list(log.extents.from_offset(offset))
@@ -115,11 +122,27 @@ class InternalPartition:
                 f"it is missing: the stored log of {self._partition} begins at offset"
                 f" {begins_at}, and no snapshot of its state reaches further than {offset}",
             )
-        for start in range(0, len(extents), _EXTENTS_AT_ONCE):
-            group = extents[start : start + _EXTENTS_AT_ONCE]
+        for group in _groups(extents):
             loaded = await self._reader.load(group)
+            found: list[tuple[str, Buffer]] = []
             for extent in group:
                 data = loaded[extent.place]
                 if isinstance(data, CorruptObject | StoreError):
                     raise data
-                yield extent.key, data
+                found.append((extent.key, data))
+            yield found
+
+
+def _groups(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
+    """The extents in groups that are read at once."""
+    group: list[Extent] = []
+    size_bytes = 0
+    for extent in extents:
+        is_full = len(group) >= _EXTENTS_AT_ONCE_MAX
+        if group and (is_full or size_bytes + extent.length > _BYTES_AT_ONCE_MAX):
+            yield group
+            group, size_bytes = [], 0
+        group.append(extent)
+        size_bytes += extent.length
+    if group:
+        yield group

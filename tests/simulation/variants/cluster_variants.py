@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -370,12 +370,14 @@ def _serves_before_replay() -> list[Patch]:
     """A coordinator serves before it has replayed the last object of its log."""
     right = InternalPartition.read
 
-    async def read(self: InternalPartition, offset: int) -> AsyncIterator[tuple[str, Buffer]]:
-        held: tuple[str, Buffer] | None = None
-        async for each in right(self, offset):
-            if held is not None:
-                yield held
-            held = each
+    async def read(
+        self: InternalPartition, offset: int
+    ) -> AsyncGenerator[Sequence[tuple[str, Buffer]], None]:
+        held: list[tuple[str, Buffer]] = []
+        async for objects in right(self, offset):
+            held = [*held, *objects]
+            yield held[:-1]
+            held = held[-1:]
 
     return [(InternalPartition, "read", read)]
 

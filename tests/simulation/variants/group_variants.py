@@ -45,13 +45,13 @@ def _offsets_forgotten() -> list[Patch]:
     def is_read(record: object) -> bool:
         return not isinstance(record, OffsetStored) or record.committed.offset % 3 != 0
 
-    def decode_log(*arguments: Any) -> list[Any]:
-        return list(filter(is_read, log_codec.decode_log(*arguments)))
+    def decode_objects(*arguments: Any) -> list[Any]:
+        return list(filter(is_read, log_codec.decode_objects(*arguments)))
 
     async def restore(self: StateSnapshots[Any], apply: Callable[[Any], None]) -> Any:
         return await right_restore(self, lambda record: apply(record) if is_read(record) else None)
 
-    return [(runtime, "decode_log", decode_log), (StateSnapshots, "restore", restore)]
+    return [(runtime, "decode_objects", decode_objects), (StateSnapshots, "restore", restore)]
 
 
 class _LogWithOneMore:

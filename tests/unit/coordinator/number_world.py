@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -138,7 +138,7 @@ class Log:
     @property
     def next_offset(self) -> int:
         ends = [offset_behind(data) for _, data in self.stored if isinstance(data, bytes)]
-        return max([self.begins_at, *ends]) + len(self.appended)
+        return max(self.begins_at, max(ends, default=0) + len(self.appended))
 
     @property
     def newest_slot(self) -> Slot:
@@ -172,13 +172,13 @@ class Log:
             if not future.done():
                 future.set_exception(WalLost("the slot is lost"))
 
-    async def read(self, offset: int) -> AsyncIterator[tuple[str, bytes]]:
+    async def read(self, offset: int) -> AsyncGenerator[list[tuple[str, bytes]], None]:
         for key, data in list(self.stored):
             await asyncio.sleep(0)
             if isinstance(data, TidelogError):
                 self.faults += 1
                 raise data
-            yield key, data
+            yield [(key, data)]
 
 
 def batch(*values: int, at: int = 0) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,8 +28,13 @@ from tidelog.coordinator.snapshot_format import (
     SnapshotEncoder,
     SnapshotPosition,
 )
-from tidelog.coordinator.snapshots import SnapshotSchedule
+from tidelog.coordinator.snapshots import (
+    LOADED_RECORDS_MAX,
+    ROWS_A_REPLAYED_RECORD,
+    SnapshotSchedule,
+)
 from tidelog.crash_points import CrashPoint
+from tidelog.errors import TidelogError
 from tidelog.identifiers import LeaderEpoch
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.object_store import (
@@ -61,6 +66,7 @@ class Store(MemoryStore):
         super().__init__(SystemClock())
         self.failing_puts = 0
         self.vanishing: list[str] = []
+        self.at_get: Callable[[], None] = lambda: None
         for total, offset in snapshots:
             self.place(offset, snapshot(total, offset))
 
@@ -76,6 +82,7 @@ class Store(MemoryStore):
         return await super().put(key, data, condition)
 
     async def get(self, key: str, byte_range: ByteRange | Suffix | None = None) -> StoredObject:
+        self.at_get()
         if key in self.vanishing:
             raise ObjectNotFound(key, "it is gone")
         return await super().get(key, byte_range)
@@ -118,6 +125,27 @@ def test_a_large_state_is_snapshotted_less_often() -> None:
     schedule.taken(1000, rows=500)
     assert not schedule.is_due(1499)
     assert schedule.is_due(1500)
+
+
+def test_a_load_of_many_records_makes_a_snapshot_due() -> None:
+    schedule = SnapshotSchedule(interval_records=10_000)
+    assert not schedule.is_due_after_load(LOADED_RECORDS_MAX - 1)
+    assert schedule.is_due_after_load(LOADED_RECORDS_MAX)
+    schedule.taken(1000, rows=7)
+    assert not schedule.is_due_after_load(1000 + LOADED_RECORDS_MAX - 1)
+    assert schedule.is_due_after_load(1000 + LOADED_RECORDS_MAX)
+
+
+def test_a_load_of_a_large_state_makes_a_snapshot_due_less_often() -> None:
+    schedule = SnapshotSchedule(interval_records=10_000)
+    rows = 10 * LOADED_RECORDS_MAX * ROWS_A_REPLAYED_RECORD
+    schedule.taken(1000, rows)
+    assert not schedule.is_due_after_load(1000 + 10 * LOADED_RECORDS_MAX - 1)
+    assert schedule.is_due_after_load(1000 + 10 * LOADED_RECORDS_MAX)
+
+
+def test_a_short_interval_holds_for_loads_too() -> None:
+    assert SnapshotSchedule(interval_records=3).is_due_after_load(3)
 
 
 def test_a_snapshot_waits_until_its_records_are_durable() -> None:
@@ -272,6 +300,28 @@ def test_a_long_log_behind_the_snapshot_leads_to_a_new_snapshot() -> None:
     tell(story, log, store=store, interval_records=3)
 
 
+def test_replays_stay_short_when_no_owner_lives_long(caplog: pytest.LogCaptureFixture) -> None:
+    """Each owner appends too few records for a snapshot. Together they append many."""
+    caplog.set_level(logging.INFO)
+    store, stored, tenures, appends = Store(), list[tuple[str, bytes | TidelogError]](), 100, 20
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        await until(lambda: runtime.state is not RuntimeState.LOADING)
+        answers = [runtime.submit("+1") for _ in range(appends)]
+        log.make_durable()
+        assert await answers[-1] == log.next_offset
+        await settle()
+        stored.append((f"wal/{log.next_offset}", batch(*[1] * appends, at=len(stored) * appends)))
+
+    for _ in range(tenures):
+        tell(story, Log(list(stored)), store=store, interval_records=10_000)
+    loads = [each for each in caplog.records if "has loaded" in each.message]
+    replayed = [each.__dict__["replayed"] for each in loads]
+    assert len(replayed) == tenures - 1
+    assert max(replayed) <= LOADED_RECORDS_MAX + appends
+    assert len(asyncio.run(store.offsets())) <= tenures * appends / LOADED_RECORDS_MAX
+
+
 def cut(data: bytes) -> bytes:
     return data[:-20]
 
@@ -321,6 +371,21 @@ def test_a_snapshot_ahead_of_the_log_is_corrupt() -> None:
         )
 
     tell(story, Log([("a", batch(50, 50))]), store=Store((100, 3)))
+
+
+def test_a_next_owners_snapshot_is_no_damage_to_a_coordinator_that_has_stopped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Store((100, 3))
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        store.at_get = runtime.stop
+        await until(lambda: runtime.state is not RuntimeState.LOADING)
+        await settle()
+        assert (runtime.state, runtime.fault) == (RuntimeState.STOPPED, None)
+        assert caplog.records == []
+
+    tell(story, Log([("a", batch(50, 50))]), store=store)
 
 
 def test_a_snapshot_that_is_listed_and_never_found_is_corrupt() -> None:

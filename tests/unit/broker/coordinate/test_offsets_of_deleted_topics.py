@@ -28,7 +28,7 @@ from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.records.records import BrokerFenced, TopicCreated, TopicDeleted
 from tidelog.coordinator.cluster.records.topics import new_topic_id
 from tidelog.coordinator.group.commands import CommitOffsets, OffsetToCommit
-from tidelog.coordinator.log_codec import decode_log
+from tidelog.coordinator.log_codec import decode_objects
 from tidelog.entropy import SeededEntropy
 from tidelog.identifiers import Epoch
 from tidelog.protocol.error_codes import ErrorCode
@@ -121,7 +121,7 @@ class HeldLoads(InlineOffload):
         self.let_go.set()
 
     async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if function is decode_log:
+        if function is decode_objects:
             await self.let_go.wait()
         return function(*args, **kwargs)
 

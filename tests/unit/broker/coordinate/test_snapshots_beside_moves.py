@@ -24,6 +24,7 @@ from tests.unit.broker.one_broker import OneBroker, World, run, until
 from tests.unit.broker.transactional_client import committed_offset, loaded
 from tidelog.broker.coordinate import coordinators
 from tidelog.clock import SystemClock
+from tidelog.coordinator.snapshots import LOADED_RECORDS_MAX
 from tidelog.identifiers import Epoch
 from tidelog.storage.object_store import (
     Buffer,
@@ -141,5 +142,22 @@ def test_a_snapshot_that_waits_for_another_holds_nothing_that_a_successor_append
         async with serving(here) as broker:
             assert await committed_offset(broker) == 77
         assert len(await snapshots(here)) == 1
+
+    run(story)
+
+
+def test_a_log_stays_short_though_each_owner_appends_little() -> None:
+    async def story() -> None:
+        store, here = slow_world(coordinator_snapshot_interval_records=10_000)
+        store.puts.set()
+        async with serving(here) as broker:
+            for _ in range(30):
+                await fill(broker, 20)
+                await refused_move(broker)
+                await loaded(broker)
+            log = groups_log(broker).log
+            assert log.next_offset >= 600
+            assert log.next_offset - log.table_next <= LOADED_RECORDS_MAX + 40
+            assert await committed_offset(broker) == 19
 
     run(story)
