@@ -9,7 +9,8 @@ import sys
 import time
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.unit.cli.test_group_commands import Command, broker, command, make_topic
 from tidelog.localstack.broker_process import BrokerProcess
@@ -42,6 +43,21 @@ def test_a_new_group_begins_where_it_is_told(
     assert command(*asked, "--from", "3").out == "3\n4\n"
     # The group's committed offset takes precedence over `--from`.
     assert command(*asked, "--from", "beginning").out == ""
+
+
+def test_offsets_that_were_deleted_are_named_with_those_that_are_left(
+    command: Command, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(command, "cut", 5, monkeypatch)
+    asked = ("consume", "cut", "--group", "late")
+    assert command(*asked, "--max", "1").out == "0\n"
+    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    for deleted in admin.delete_records([TopicPartition("cut", 0, 3)]).values():
+        deleted.result(SECONDS_MAX)
+    refused = command(*asked, "--max", "1")
+    assert refused.code == 1
+    assert "cut-0 has no record at offset 1: it holds 3 to 5, exclusive" in refused.err
+    assert "groups reset-offsets" in refused.err
 
 
 def test_a_group_shares_out_partitions_by_itself(command: Command) -> None:

@@ -24,6 +24,8 @@ from tidelog.client.operations import EARLIEST, LATEST, Fetched, IsolationLevel,
 from tidelog.client.pool import Client
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
+from tidelog.errors import Refused
+from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import iterate_batches
 from tidelog.records.records import decode_records
 
@@ -235,7 +237,23 @@ class Reader:
                     isolation=self._isolation,
                 )
             except (RequestRefused, RequestFailed) as error:
+                if (
+                    isinstance(error, RequestRefused)
+                    and error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+                ):
+                    raise await self._outside(partition, offset) from error
                 final = isinstance(error, RequestRefused) and not error.retriable
                 if final or attempt == ATTEMPTS_MAX:
                     raise
                 await SystemClock().sleep(RETRY_SECONDS)
+
+    async def _outside(self, partition: int, offset: int) -> Refused:
+        first, end = [
+            await offset_at(self._client, self._topic, partition, which)
+            for which in (EARLIEST, LATEST)
+        ]
+        return Refused(
+            f"{self._topic}-{partition} has no record at offset {offset}: it holds {first} to"
+            f" {end}, exclusive. Name one of these with --from. Move a group's offsets with"
+            " `tidelog groups reset-offsets`"
+        )
