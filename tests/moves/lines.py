@@ -23,8 +23,8 @@ SEND_SECONDS = 0.01
 """The pause between two records of a producer."""
 END_SECONDS_MAX = 60.0
 ABORTED_EVERY = 5
-RECORDS_MAX = 50
-"""The number of records in a transaction."""
+RECORDS_MAX = 200
+"""Of a transaction: more than arrive while a slow one ends, so that no backlog grows for minutes."""
 
 _one_line = threading.Lock()
 

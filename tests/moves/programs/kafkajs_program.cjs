@@ -7,7 +7,7 @@ const { Kafka, logLevel } = require("kafkajs");
 
 const SEND_MS = 10;
 const ABORTED_EVERY = 5;
-const RECORDS_MAX = 50;
+const RECORDS_MAX = 200;
 const EXACTLY_ONCE = { idempotent: true, maxInFlightRequests: 1 };
 
 const say = (...words) => console.log(words.join(" ").replaceAll("\n", " "));
