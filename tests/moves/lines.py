@@ -24,7 +24,7 @@ SEND_SECONDS = 0.01
 END_SECONDS_MAX = 60.0
 ABORTED_EVERY = 5
 RECORDS_MAX = 200
-"""Of a transaction: more than arrive while a slow one ends, so that no backlog grows for minutes."""
+"""Of a transaction: more than arrive while a slow one ends, or a backlog would grow for minutes."""
 
 _one_line = threading.Lock()
 
