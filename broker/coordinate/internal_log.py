@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition
@@ -16,7 +16,7 @@ from tidelog.records.batch import BatchHeader
 from tidelog.records.buffers import Buffer
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.object_store import StoreError
-from tidelog.wal.log.extents import Extent
+from tidelog.wal.read.read_plan import windows
 from tidelog.wal.write.writer import WalWriter
 
 _EXTENTS_AT_ONCE_MAX = 64
@@ -122,7 +122,7 @@ class InternalPartition:
                 f"it is missing: the stored log of {self._partition} begins at offset"
                 f" {begins_at}, and no snapshot of its state reaches further than {offset}",
             )
-        for group in _groups(extents):
+        for group in windows(extents, _BYTES_AT_ONCE_MAX, _EXTENTS_AT_ONCE_MAX):
             loaded = await self._reader.load(group)
             found: list[tuple[str, Buffer]] = []
             for extent in group:
@@ -131,18 +131,3 @@ class InternalPartition:
                     raise data
                 found.append((extent.key, data))
             yield found
-
-
-def _groups(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
-    """The extents in groups that are read at once."""
-    group: list[Extent] = []
-    size_bytes = 0
-    for extent in extents:
-        is_full = len(group) >= _EXTENTS_AT_ONCE_MAX
-        if group and (is_full or size_bytes + extent.length > _BYTES_AT_ONCE_MAX):
-            yield group
-            group, size_bytes = [], 0
-        group.append(extent)
-        size_bytes += extent.length
-    if group:
-        yield group

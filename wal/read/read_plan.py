@@ -17,6 +17,7 @@ read whole because readers wanted the objects before it.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -206,12 +207,12 @@ def _widen(run: list[int], spare: int, held: Sequence[tuple[int, int]], highest:
     run[0] = max(below, start - (spare - (run[1] - end)))
 
 
-def windows(found: Iterable[S], bytes_max: int) -> Iterator[list[S]]:
-    """Runs of at most `bytes_max` bytes; a single larger part is a run of its own."""
+def windows(found: Iterable[S], bytes_max: int, parts_max: int = sys.maxsize) -> Iterator[list[S]]:
+    """Runs of so many bytes and parts at most; a single larger part is a run of its own."""
     window: list[S] = []
     size = 0
     for each in found:
-        if window and size + each.length > bytes_max:
+        if window and (len(window) >= parts_max or size + each.length > bytes_max):
             yield window
             window, size = [], 0
         window.append(each)

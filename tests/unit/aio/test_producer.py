@@ -149,7 +149,7 @@ def test_a_delivery_that_is_told_while_a_task_begins_to_wait_wakes_it(broker: Br
         with mock.patch.object(loop, "create_future", interrupted):
             waiting = asyncio.create_task(delivery.result())
             done, _ = await asyncio.wait([waiting], timeout=5)
-        assert done, "nobody wakes the task any more"
+        assert done, "the delivery does not wake the task"
         assert waiting.result() == (1, 7)
         await producer.close()
 

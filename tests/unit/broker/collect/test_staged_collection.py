@@ -258,6 +258,15 @@ def test_staged_objects_are_deleted_beside_any_number_of_slots(
 HIGHEST = UUID(int=(1 << 128) - 1)
 
 
+async def with_an_old_object(one: OneBroker, store: MemoryStore, clock: ShiftedClock) -> None:
+    """A staged object, which later records have left behind."""
+    await loaded(one)
+    await store.put(staged_key(HIGHEST), b"old")
+    clock.shift_ms = 3 * HOUR_MS
+    await one.produce(batch(b"later"))
+    await pass_by(one)
+
+
 def test_staged_objects_are_looked_at_in_turn_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.broker.collect.collector.LISTED_MAX", 2)
     clock = ShiftedClock()
@@ -266,11 +275,7 @@ def test_staged_objects_are_looked_at_in_turn_by_age(monkeypatch: pytest.MonkeyP
 
     async def story() -> None:
         async with here.broker() as one:
-            await loaded(one)
-            await store.put(staged_key(HIGHEST), b"old")
-            clock.shift_ms = 3 * HOUR_MS
-            await one.produce(batch(b"later"))
-            await pass_by(one)
+            await with_an_old_object(one, store, clock)
             young = {staged_key(UUID(int=number)) for number in range(1, 6)}
             for key in young:
                 await store.put(key, b"young")
@@ -330,11 +335,7 @@ def test_a_staged_object_by_a_foreign_name_stays_and_ends_no_broker() -> None:
 
     async def story() -> None:
         async with here.broker() as one:
-            await loaded(one)
-            await store.put(staged_key(HIGHEST), b"old")
-            clock.shift_ms = 3 * HOUR_MS
-            await one.produce(batch(b"later"))
-            await pass_by(one)
+            await with_an_old_object(one, store, clock)
             collector = collections(one, store)
             await passes(collector, 3)
             assert await staged_in(store) == {FOREIGN}
