@@ -268,3 +268,41 @@ def test_wals_that_fill_more_than_a_page_are_listed_page_by_page(
             assert any([await asked.found(()) for _ in range(3)]), owner
 
     run(story)
+
+
+def test_a_slot_that_lands_after_a_later_one_is_heard_of() -> None:
+    """A broker uploads several slots at a time. A view ends at the first one that is absent."""
+    store = MemoryStore(ShiftedClock())
+    bucket = remembering(WatchedStore(store))
+    owner = Incarnation(BrokerId(1), Epoch(10))
+
+    async def story() -> None:
+        asked = Changes(bucket.access, with_tails=True)
+        for landed in ((1,), (0,), (3,), (2,), (6, 7), (5,), (4,)):
+            for slot in landed:
+                await store.put(wal_key(owner, Slot(slot)), b"x")
+            assert await asked.found(()), landed
+            assert not await asked.found(()), landed
+
+    run(story)
+
+
+def test_a_reader_of_tables_alone_asks_for_each_of_them() -> None:
+    here = world()
+    bucket = remembering(WatchedStore(here.store))
+    names = [f"topic-{number:02d}" for number in range(METADATA_TURN)]
+
+    async def story() -> None:
+        async with here.broker() as broker:
+            for name in names:
+                await broker.create_topic(name)
+            view = await bucket.view(*names)
+            tables = [*view.tables.values()]
+            first = view.state.topics[tables[0].topic_id].name
+            asked = Changes(bucket.access, with_tails=False)
+            assert not any([await asked.found(tables) for _ in range(METADATA_TURN)])
+            await broker.produce(batch(b"new"), topic=first)
+            await roll_and_checkpoint(here.store, broker, first)
+            assert any([await asked.found(tables) for _ in range(2 * METADATA_TURN)])
+
+    run(story)
