@@ -4,6 +4,7 @@ given up."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -19,12 +20,19 @@ from tests.unit.broker.rolled import flush
 from tests.unit.bucket.copy.test_copy import copier, faults_of
 from tidelog.bucket.views.reading import BucketAccess
 from tidelog.clock import SystemClock
+from tidelog.coordinator.cluster.log.prefix import COLLECTION_PREFIX, LEASE_PREFIX
 from tidelog.coordinator.cluster.records.records import EntryRange, OffsetRange
 from tidelog.repair.repair import UnknownLoss, accept, survey
-from tidelog.storage.object_store import ObjectNotFound, StoreError
+from tidelog.storage.object_store import (
+    ObjectMeta,
+    ObjectNotFound,
+    StoreError,
+    validate_key,
+)
 from tidelog.storage.segment.segment import SegmentName
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.table.table_log import LOG_FOLDER
+from tidelog.wal.format.object_format import wal_position
 
 
 @pytest.fixture(scope="module")
@@ -316,6 +324,70 @@ def test_a_repair_that_is_cut_off_still_tells_of_a_lost_state(rich: RichBucket) 
             steps += 1
         assert min(steps - 1, seen) > 0
         assert case.key not in [meta.key async for meta in store.list()]
+
+    asyncio.run(story())
+
+
+def test_a_foreign_object_hides_no_wal_whose_registration_is_lost(rich: RichBucket) -> None:
+    """The epoch in a WAL's name proves its registration, and nothing else does here."""
+    newest = max(
+        position.incarnation.epoch
+        for position in map(wal_position, rich.objects)
+        if position is not None
+    )
+
+    async def story(foreign: str | None) -> None:
+        kept = {
+            key: data
+            for key, data in rich.objects.items()
+            if not key.startswith("cluster/")
+            or (not key.startswith(LEASE_PREFIX) and key.rpartition("/")[2] < f"{newest:020d}")
+        }
+        store = RichBucket(kept, rich.truth).store()
+        if foreign is not None:
+            await store.put(foreign, b"x")
+        found = await survey(access_to(store))
+        assert found.log_end is not None, foreign
+        assert found.log_end.last >= newest, foreign
+
+    owned = next(key for key in rich.objects if key.startswith("wal/") and f"-{newest}/" in key)
+    for foreign in (None, "wal/!README", f"{owned.rpartition('/')[0]}/!README"):
+        asyncio.run(story(foreign))
+
+
+def test_a_foreign_object_beside_the_metadata_log_is_no_entry(rich: RichBucket) -> None:
+    async def story() -> None:
+        store = rich.store()
+        await store.put("cluster/log/00000000000000099999", b"no entry's name")
+        found = await survey(access_to(store))
+        assert found.is_whole, found.lines()
+
+    asyncio.run(story())
+
+
+class StoreWithForeignMarks(MemoryStore):
+    """Somebody else has put an object there by a name that Tidelog's stores do not take."""
+
+    async def list(self, prefix: str = "", start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        async for meta in super().list(prefix, start_after):
+            yield meta
+        if prefix == COLLECTION_PREFIX:
+            yield ObjectMeta(f"{prefix}z\\z", 1, "etag", 0)
+
+    async def delete(self, *keys: str) -> None:
+        for key in keys:
+            validate_key(key)
+        await super().delete(*keys)
+
+
+def test_a_lost_log_end_is_accepted_beside_a_foreign_object(rich: RichBucket) -> None:
+    async def story() -> None:
+        log = sorted(key for key in rich.objects if key.startswith("cluster/log/"))
+        store = StoreWithForeignMarks(SystemClock())
+        for key, data in rich.objects.items():
+            if key not in log[-3:]:
+                await store.put(key, data)
+        assert (await repaired(store))[0] == "log-end"
 
     asyncio.run(story())
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
+from tidelog.bucket.object_keys import parse_key
 from tidelog.bucket.views.reading import BucketAccess
 from tidelog.coordinator.cluster.log.leases import list_leases
 from tidelog.coordinator.cluster.log.log_view import LogView, following
@@ -109,7 +110,9 @@ async def accept_log_end(access: BucketAccess, end: LogEnd) -> None:
         return
     # Marks that were made by the old log do not apply to the new one.
     for key in [meta.key async for meta in store.list(COLLECTION_PREFIX)]:
-        await store.delete(key)
+        # No store takes the names of some foreign objects.
+        if parse_key(key) is not None:
+            await store.delete(key)
     snapshots = Snapshots(store, clock, access.offload)
     view = LogView(store, clock, access.settings, snapshots)
     await view.load(writing=True)
@@ -180,8 +183,11 @@ async def _incarnations(store: ObjectStore) -> AsyncIterator[Incarnation]:
         if key is None:
             return
         position = wal_position(key)
-        if position is not None:
-            yield position.incarnation
+        if position is None:
+            # A foreign object: others may follow in its folder.
+            after = key
+            continue
+        yield position.incarnation
         # Continue after all keys of this folder.
         after = key.rpartition("/")[0] + "0"
 
@@ -189,7 +195,7 @@ async def _incarnations(store: ObjectStore) -> AsyncIterator[Incarnation]:
 async def _entries(store: ObjectStore) -> AsyncIterator[int]:
     async for meta in store.list(LOG_PREFIX):
         digits = meta.key.removeprefix(LOG_PREFIX).removesuffix(LOG_SUFFIX)
-        if len(digits) == NUMBER_DIGITS and digits.isascii() and digits.isdigit():
+        if digits.isascii() and digits.isdigit() and meta.key == _key(int(digits)):
             yield int(digits)
 
 

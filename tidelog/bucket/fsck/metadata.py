@@ -157,7 +157,8 @@ async def _numbers(context: CheckContext, prefix: str, suffix: str) -> dict[int,
     found = {}
     async for meta in context.list(prefix):
         digits = meta.key.removeprefix(prefix).removesuffix(suffix)
-        if len(digits) == NUMBER_DIGITS and digits.isdecimal():
+        is_number = len(digits) == NUMBER_DIGITS and digits.isascii() and digits.isdigit()
+        if is_number and meta.key.endswith(suffix):
             found[int(digits)] = meta.key
     return found
 

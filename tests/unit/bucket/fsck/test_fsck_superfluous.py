@@ -55,6 +55,16 @@ def test_foreign_objects_are_named() -> None:
     run(story)
 
 
+def test_a_foreign_object_beside_the_metadata_log_is_no_entry() -> None:
+    async def story() -> None:
+        store = await damaged_bucket()
+        for folder in ("log", "snapshot"):
+            await store.put(f"cluster/{folder}/00000000000000099999", b"no number's name")
+        assert not (await checked(store)).faults
+
+    run(story)
+
+
 class StoreWithForeignFiles(MemoryStore):
     """Somebody else has put objects there by names that Tidelog's stores do not take."""
 
