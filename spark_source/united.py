@@ -122,13 +122,14 @@ def read(
 async def _taken(bucket: Bucket, name: str, rows: RowSelection) -> _Taken:
     (topic,) = chosen_topics(Subscribed((name,)), await bucket.refresh())
     rows.check_partitions(name, topic.partition_count)
-    view = await bucket.view_partitions(
+    wanted = [
         TopicPartition(topic.topic_id, number)
         for number in range(topic.partition_count)
         if rows.takes(number)
-    )
+    ]
+    view = await bucket.view_partitions(wanted)
     parts = []
-    for partition in sorted({*view.partitions, *view.failures}):
+    for partition in wanted:
         each = view.partition(partition)
         start, end = rows.range_of(partition.partition)
         start, end = max(start, each.log_start), min(end, each.last_stable_offset)
