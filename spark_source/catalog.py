@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from tidelog.errors import InvalidConfiguration
+from tidelog.references import has_reference
 from tidelog.spark_source.columns import default_columns
 from tidelog.spark_source.options.option_names import PROVIDER, is_table, lowered
 
@@ -34,6 +35,10 @@ _OPTION: Final = "option."
 """At a table's creation Spark repeats its options behind this; other names are of its properties.
 """
 _SECRETS: Final = ("access_key_id", "secret_access_key", "session_token")
+_BROKER_SECRETS: Final = (
+    *("kafka.sasl.password", "kafka.sasl.jaas.config", "kafka.sasl.oauthbearer.token"),
+    *("kafka.ssl.key.password", "kafka.ssl.keystore.password", "kafka.ssl.truststore.password"),
+)
 _TYPES: Final[Mapping[str, DataType]] = {
     "binary": BinaryType(),
     "string": StringType(),
@@ -62,6 +67,13 @@ def created_options(options: Mapping[str, str]) -> dict[str, str] | None:
                 f"store.{secret}: a catalog's table shows its options to all that see its schema;"
                 " leave credentials to AWS's usual chain, or give them with each statement, by WITH"
                 f" (`store.{secret}`=...)"
+            )
+    for name in _BROKER_SECRETS:
+        if name in found and not has_reference(found[name]):
+            raise InvalidConfiguration(
+                f"{name}: a catalog's table shows its options to all that see its schema; write"
+                f" where the value lies, as ${{env:NAME}} or ${{file:PATH:KEY}}, or give it with"
+                f" each statement, by WITH (`{name}`=...)"
             )
     return found | {PROVIDER: given[PROVIDER]}
 

@@ -66,6 +66,14 @@ def test_a_table_is_read_by_its_schema(spark_world: SparkWorld) -> None:
             {"store": "s3://bucket?secret_access_key=secret", "subscribe": TOPIC},
             "store.secret_access_key: a catalog's table shows its options",
         ),
+        (
+            {"subscribe": TOPIC, "kafka.sasl.password": "x=secret"},
+            "kafka.sasl.password: a catalog's table shows its options",
+        ),
+        (
+            {"subscribe": TOPIC, "kafka.ssl.key.password": "x=secret"},
+            "kafka.ssl.key.password: a catalog's table shows its options",
+        ),
     ],
 )
 def test_a_wrong_table_is_not_created(
@@ -75,6 +83,13 @@ def test_a_wrong_table_is_not_created(
     with pytest.raises(InvalidConfiguration, match=message) as told:
         created({**spark_world.options(), **given})
     assert "=secret" not in str(told.value)
+
+
+def test_a_table_keeps_where_a_password_lies(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    login = {"kafka.sasl.password": "${env:SINK_PASSWORD}"}
+    schema = created(spark_world.options(subscribe=TOPIC, **login))
+    assert "${env:SINK_PASSWORD}" in schema.json()
 
 
 def test_a_table_with_columns_of_its_own_has_lost_its_options(spark_world: SparkWorld) -> None:
