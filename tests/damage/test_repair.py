@@ -111,6 +111,21 @@ def test_only_named_partitions_and_objects_are_given_up(rich: RichBucket) -> Non
     asyncio.run(story())
 
 
+def test_a_lost_segment_is_given_up_by_its_partition(rich: RichBucket) -> None:
+    async def story() -> None:
+        case = newest(rich, Kind.SEGMENT, "delete")
+        store = RichBucket(case.applied_to(rich.objects), rich.truth).store()
+        (table,) = (await survey(access_to(store))).tables
+        (number,) = table.partitions
+        with pytest.raises(UnknownLoss, match="nothing of that is lost"):
+            await accept(access_to(store), [f"{table.topic.name}-99"], PROCESSES, 4)
+        await accept(access_to(store), [f"{table.topic.name}-{number}"], PROCESSES, 4)
+        left = await survey(access_to(store))
+        assert left.is_whole, left.lines()
+
+    asyncio.run(story())
+
+
 def test_intact_records_cannot_be_given_up(rich: RichBucket) -> None:
     async def story() -> None:
         store = rich.store()

@@ -297,12 +297,16 @@ def _check_names(found: DamageSurvey, wanted: Collection[str]) -> None:
     """Raise UnknownLoss, with the existing losses, for a name that matches none."""
     keys: set[str] = set()
     topics: set[str] = set()
+    partitions: set[str] = set()
     for damage in found.partitions:
         keys |= damage.faults.keys()
         topics.add(damage.name.rpartition("-")[0])
     for table in found.tables:
         keys |= table.faults.keys()
-    unknown = sorted(set(wanted) - {*found.names(), *keys, *topics})
+        if table.cut is None:
+            # A table whose log is cut can only be accepted as a whole.
+            partitions |= {f"{table.topic.name}-{number}" for number in table.partitions}
+    unknown = sorted(set(wanted) - {*found.names(), *keys, *topics, *partitions})
     if unknown:
         lost = ", ".join(found.names()) or "nothing"
         raise UnknownLoss(
