@@ -15,6 +15,7 @@ through the source, with exactly those offsets as its options.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,6 +41,9 @@ from tidelog.spark_source.session import Session
 from tidelog.storage.segment.segment import Segment, table_prefix
 
 _OFFSETS_A_TASK: Final = 250_000
+_GLOB: Final = re.compile(r"[\[\]{}*?]")
+"""Letters by which Hadoop takes a path for a pattern of paths."""
+_ESCAPED: Final = r"\\\g<0>"
 _OF_FORMAT: Final = frozenset(name.lower() for name in READ_OPTIONS)
 """Options of `format("tidelog")`."""
 
@@ -163,10 +167,13 @@ def _segment_frames(
     reader = spark.read.options(**hadoop).option("basePath", base)
     # Whatever the session says: a frame without the rows of a lost file would be wrong.
     reader = reader.options(ignoreMissingFiles=False, ignoreCorruptFiles=False)
+    # Times of before 1900 would differ from those of the tail.
+    reader = reader.option("datetimeRebaseMode", "CORRECTED")
     reader = reader.schema(f"{SEGMENT_SCHEMA}, partition int")
+    folder = _GLOB.sub(_ESCAPED, base)
 
     def frame(segments: Iterable[Segment]) -> DataFrame:
-        return reader.parquet(*(f"{base}/{each.path}" for each in segments))
+        return reader.parquet(*(f"{folder}/{each.path}" for each in segments))
 
     wanted = [_as_source(column, topic) for column in columns]
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.history import PARTITIONS, TOPIC, History, as_consumed, consume, flush
+from tests.unit.bucket.bucket_world import roll, world
+from tests.unit.spark_source.spark_world import store_at
 from tidelog.errors import InvalidConfiguration
 from tidelog.localstack.broker_process import BrokerProcess
+from tidelog.records.records import NewRecord, encode_batch
 from tidelog.spark_source import read
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -94,3 +98,36 @@ def test_a_lost_file_is_told_whatever_the_session_ignores(
         hidden.rename(path)
         spark.conf.unset(ignored)
     assert len(frame.collect()) == len(consume(history.kafka))
+
+
+OLD_MS = (-14_000_000_000_000, -1000, 0)
+"""The years 1526, of the Julian calendar, 1969 and 1970."""
+
+
+def test_old_times_and_folders_like_patterns_are_read_whatever_the_session_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "[x] {a,b}*?"
+    records = [encode_batch([NewRecord(b"v", timestamp=time_ms)]) for time_ms in OLD_MS]
+
+    async def write() -> None:
+        store = store_at(folder)
+        async with asyncio.timeout(120), world(store).broker() as broker:
+            await broker.create_topic(TOPIC)
+            for record in records:
+                await broker.produce(record, topic=TOPIC)
+            await roll(store, TOPIC)
+            for record in records:
+                await broker.produce(record, topic=TOPIC)
+        await store.close()
+
+    asyncio.run(write())
+    rebasing = "spark.sql.parquet.datetimeRebaseModeInRead"
+    before = spark.conf.get(rebasing)
+    spark.conf.set(rebasing, "LEGACY")
+    try:
+        frame = read(spark, store=folder.as_uri(), topic=TOPIC)
+        times = frame.orderBy("offset").selectExpr("unix_millis(timestamp)").collect()
+        assert [time_ms for (time_ms,) in times] == [*OLD_MS, *OLD_MS]
+    finally:
+        spark.conf.set(rebasing, before)

@@ -8,6 +8,8 @@ from tests.unit.broker.one_broker import TOPIC, batch, run
 from tests.unit.bucket.bucket_world import WatchedStore, opened, world
 from tidelog.bucket.views.reading import NoSuchTopic
 from tidelog.bucket.views.selection import selected
+from tidelog.errors import InvalidConfiguration
+from tidelog.records.validate.rules import TIMESTAMP_MS_MAX
 from tidelog.spark_source.united import _taken
 
 
@@ -33,3 +35,12 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_empty_topic() -> None:
             assert store.before is None
 
     run(story)
+
+
+@pytest.mark.parametrize("name", ["since", "until"])
+def test_a_time_that_is_in_no_milliseconds_is_refused(name: str) -> None:
+    for time in (TIMESTAMP_MS_MAX, -TIMESTAMP_MS_MAX):
+        selected(**{name: time})
+    for time in (TIMESTAMP_MS_MAX + 1, -TIMESTAMP_MS_MAX - 1, 2**63 - 1):
+        with pytest.raises(InvalidConfiguration, match=f"{name}: {time} is no time in millisec"):
+            selected(**{name: time})

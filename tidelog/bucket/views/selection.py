@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from tidelog.bucket.views.rows import Times
 from tidelog.errors import InvalidConfiguration
 from tidelog.records.row_columns import MICROSECONDS_PER_MILLISECOND
+from tidelog.records.validate.rules import TIMESTAMP_MS_MAX
 
 OFFSETS_END: Final = 2**63 - 1
 OffsetRange: TypeAlias = tuple[int | None, int | None]
@@ -72,6 +73,11 @@ def selected(
 
 
 def _milliseconds(name: str, time: datetime | int | None) -> int | None:
+    if isinstance(time, int) and abs(time) > TIMESTAMP_MS_MAX:
+        raise InvalidConfiguration(
+            f"{name}: {time} is no time in milliseconds since 1970, of which none is beyond"
+            f" {TIMESTAMP_MS_MAX}; leave it out for all times"
+        )
     if time is None or isinstance(time, int):
         return time
     if time.tzinfo is None:
