@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.bucket.views.states import GROUPS, TRANSACTIONS, groups, transactions
 from tidelog.errors import InvalidConfiguration
+from tidelog.identifiers import TopicPartition
 from tidelog.spark_source.columns import BATCH_ROWS
 from tidelog.spark_source.options.store_address import only_store_url_of
 from tidelog.spark_source.plain_errors import plain_errors
@@ -96,8 +97,14 @@ async def _with_lag(bucket: Bucket, table: pa.Table) -> pa.Table:
     offsets = table.select(["kind", "topic", "partition", "offset"]).to_pylist()
     committed = [row if row["kind"] == "offset" else None for row in offsets]
     topics = {row["topic"] for row in committed if row is not None}
-    known = sorted(name for name in topics if bucket.state.topic_named(name) is not None)
-    view = await bucket.view(*known)
+    known = (bucket.state.topic_named(name) for name in topics)
+    # A topic that is deleted meanwhile is left out.
+    view = await bucket.view_partitions(
+        TopicPartition(topic.topic_id, number)
+        for topic in known
+        if topic is not None
+        for number in range(topic.partition_count)
+    )
     stable = {
         (each.topic, each.partition.partition): each.last_stable_offset
         for each in view.partitions.values()
