@@ -35,9 +35,9 @@ class ThreadedCalls:
         """Whether messages belong to a transaction now."""
         return self._ends.is_open
 
-    def check_alive(self) -> None:
-        """Raises the error after which the producer is of no use."""
-        self._ends.check_alive()
+    def check_committable(self, error: BaseException | None) -> None:
+        """For a block that ends with `error`, and whose transaction has ended before it."""
+        self._ends.check_committable(error)
 
     async def initialise(self) -> None:
         """Once: take the transactional id over."""
@@ -46,11 +46,23 @@ class ThreadedCalls:
     async def begin(self) -> None:
         """Open a transaction, after the end of the one before."""
         await self._commit_outcome()
-        begun = self._calls.begin(self._ends.begin)
+        is_ours = False
+
+        def begin() -> None:
+            nonlocal is_ours
+            self._ends.begin()
+            is_ours = True
+
+        def give_back() -> None:
+            # A begin that was refused leaves the open transaction to its task.
+            if is_ours:
+                self._ends.give_back()
+
+        begun = self._calls.begin(begin)
         try:
             await asyncio.shield(begun)
         except asyncio.CancelledError:
-            self._calls.begin(self._ends.give_back)
+            self._calls.begin(give_back)
             raise
 
     async def settle(self) -> None:
@@ -136,8 +148,7 @@ class Transaction:
         traceback: TracebackType | None,
     ) -> None:
         if not self._calls.is_open:
-            # Fenced within the block, which perhaps suppressed the error: nothing is committed.
-            self._calls.check_alive()
+            self._calls.check_committable(error)
             return
         if error is not None:
             await self._abort(error)

@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.sdk.connecting import CLOCK, STEP_SECONDS, logger, made, repeated
-from tidelog.sdk.errors import KafkaRequestError, RetriableError, translated
+from tidelog.sdk.errors import AbortableError, KafkaRequestError, RetriableError, translated
 from tidelog.sdk.fetched import FetchedMessages, Place, Position, is_faultless, place_of
 from tidelog.sdk.messages import Message
 from tidelog.sdk.serializers import Deserializer, NotDeserializable, deserializer_of
@@ -152,6 +152,7 @@ class Consumer:
                 "to_end: the partitions of a group's member change; leave the group out to read to"
                 " the end"
             )
+        self._refuse_closed()
         places = [(each.topic, each.partition) for each in self._client.assignment()]
         ends = self._offsets_at(places, _LATEST)
         starts = {
@@ -180,6 +181,7 @@ class Consumer:
         """
         if self.group is None:
             raise Refused('commit: a consumer without a group has no offsets; give group="..."')
+        self._refuse_closed()
         offsets = self._positions()
         if not offsets:
             return
@@ -196,7 +198,10 @@ class Consumer:
                 raise translated(each.error, f"commit of {each.topic}-{each.partition}")
 
     def transaction_offsets(self) -> tuple[list[TopicPartition], object]:
-        """The position and the group's metadata, for a transaction. Raises Refused."""
+        """The position and the group's metadata, for a transaction.
+
+        Raises Refused; AbortableError if the group has removed this member.
+        """
         if self.group is None:
             raise Refused('send_offsets: the consumer has no group; give group="..."')
         if self.commits_by_itself:
@@ -204,13 +209,22 @@ class Consumer:
                 "send_offsets: the consumer commits by itself, also what a transaction aborts; make"
                 " it with enable_auto_commit=False"
             )
-        return self._positions(), self._client.consumer_group_metadata()
+        self._refuse_closed()
+        offsets, group = self._positions(), self._client.consumer_group_metadata()
+        if offsets and not self._client.memberid():
+            # A broker takes the offsets of a client that names no member, as of an administrator.
+            raise AbortableError(
+                f"send_offsets: group {self.group} has removed this member, and others may read its"
+                " messages; the transaction must be aborted"
+            )
+        return offsets, group
 
     def rewind(self) -> None:
         """Give the messages of the last call out again; and then all behind them.
 
         Messages of partitions that another member has by now are left to it.
         """
+        self._refuse_closed()
         self._seek(self._fetched.given_last())
 
     def seek_to_committed(self) -> None:
@@ -221,6 +235,7 @@ class Consumer:
         """
         if self.group is None:
             raise Refused("seek_to_committed: a consumer without a group has no offsets")
+        self._refuse_closed()
         self._note()
         # If a `rewind` has failed or did not run, librdkafka's position is behind these messages.
         given = self._fetched.given_last()
@@ -257,6 +272,8 @@ class Consumer:
             return
         self._is_closed = True
         self._store()
+        # Nothing that is given out from now on could be committed.
+        self._fetched.replace([])
         self._client.close()
 
     def __enter__(self) -> Consumer:
@@ -277,15 +294,16 @@ class Consumer:
 
         The messages of the last call count as consumed.
         """
-        if self._is_closed:
-            raise Refused("the consumer is closed; make a new one")
+        self._refuse_closed()
         self._store()
         self._fetched.begin_call()
         self._reach_ends()
         deadline = CLOCK.monotonic() + timeout
         left = timeout
         while not self.has_fetched:
-            first = self._client.poll(max(0.0, min(left, STEP_SECONDS)))
+            first = self._client.poll(0)
+            if first is None:
+                first = self._awaited(max(0.0, min(left, STEP_SECONDS)))
             if first is not None:
                 self._revoked_places.clear()
                 # Waiting for a full batch would delay the messages that are there.
@@ -294,6 +312,29 @@ class Consumer:
             left = deadline - CLOCK.monotonic()
             if left <= 0:
                 return
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise Refused("the consumer is closed; make a new one")
+
+    def _awaited(self, timeout: float) -> confluent_kafka.Message | None:
+        """The next message, or None after `timeout` seconds. Ctrl-C does not lose it."""
+        before = self._given_by_client()
+        try:
+            return self._client.poll(timeout)
+        except BaseException:
+            # If a signal's handler raises while it waits, confluent-kafka drops the message that
+            # ends the wait. librdkafka's position is behind it.
+            if not self._is_closed:
+                for place, end in self._given_by_client().items():
+                    if end != before.get(place, OFFSET_INVALID):
+                        self._client.seek(TopicPartition(*place, end - 1))
+            raise
+
+    def _given_by_client(self) -> dict[Place, int]:
+        """librdkafka's positions: each is behind the last message that it has given out."""
+        found = self._client.position(self._client.assignment())
+        return {(each.topic, each.partition): each.offset for each in found}
 
     def _owned(self, fetched: list[confluent_kafka.Message]) -> list[confluent_kafka.Message]:
         """The messages without those of partitions that were revoked while they were fetched."""

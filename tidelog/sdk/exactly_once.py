@@ -38,7 +38,8 @@ def exactly_once(
     `transform` aborts its batch, and goes on to the caller, who may call again. A call goes on at
     the group's committed offsets.
 
-    Raises InvalidConfiguration, ProducerFencedError, FatalError.
+    Raises InvalidConfiguration, ProducerFencedError, FatalError; RetriableError if the brokers do
+    not answer its start, or the way back to a batch's beginning, within `max.block.ms`.
     """
     check(source, sink.transactional_id)
     # Before the first read: a predecessor's transaction must have ended, with its offsets.

@@ -177,6 +177,19 @@ class TransactionEnds:
         failure = translated(error, f"{self._name}: {what}")
         return self.died(failure) if isinstance(failure, FatalError) else failure
 
+    def check_committable(self, error: BaseException | None) -> None:
+        """For a block that ends with `error`, and whose transaction has ended before it.
+
+        Raises the error after which the producer is of no use; AbortableError without an `error`.
+        """
+        # Fenced within the block, which perhaps suppressed the error: nothing is committed.
+        self.check_alive()
+        if error is None:
+            raise AbortableError(
+                f"{self._name}: the transaction was aborted before its block ended, as the"
+                " producer's close() does; none of it is visible"
+            )
+
     def check_alive(self) -> None:
         """Raises the error after which the producer is of no use."""
         if self._death is not None:
@@ -217,8 +230,7 @@ class Transaction:
         traceback: TracebackType | None,
     ) -> None:
         if not self._ends.is_open:
-            # Fenced within the block, which perhaps suppressed the error: nothing is committed.
-            self._ends.check_alive()
+            self._ends.check_committable(error)
             return
         try:
             if error is None:

@@ -266,6 +266,44 @@ def test_a_task_that_is_cancelled_while_it_begins_leaves_no_open_transaction(
     assert values(shared, topic) == [b"kept"]
 
 
+def test_a_refused_begin_that_is_cancelled_leaves_the_open_transaction_alone(
+    shared: Broker,
+) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        async with (
+            Producer(shared.bootstrap, transactional_id="aio-second") as producer,
+            producer.transaction(),
+        ):
+            second = asyncio.create_task(send_all(producer, topic, "second"))
+            await asyncio.sleep(0)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            await producer.init_transactions()
+            await producer.send(topic, "kept")
+
+    asyncio.run(run())
+    assert values(shared, topic) == [b"kept"]
+
+
+def test_a_block_whose_producer_was_closed_does_not_end_as_if_it_was_committed(
+    shared: Broker,
+) -> None:
+    topic = shared.topic()
+
+    async def close_within() -> None:
+        producer = Producer(shared.bootstrap, transactional_id="aio-closed-within")
+        async with producer.transaction():
+            await producer.send(topic, "dropped")
+            await producer.close()
+
+    with pytest.raises(AbortableError, match="none of it is visible"):
+        asyncio.run(close_within())
+    assert values(shared, topic) == []
+
+
 def test_the_older_of_two_producers_is_fenced(shared: Broker) -> None:
     topic = shared.topic()
 

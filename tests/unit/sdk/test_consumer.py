@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import confluent_kafka
@@ -234,6 +235,80 @@ def test_an_error_between_messages_is_raised_and_they_are_given_out(
         assert [message.value for message in consumer.batch(timeout=5)] == [b"a", b"b"]
 
 
+class Interrupted:
+    """A client of librdkafka. Ctrl-C comes while it waits, and drops the message that it gets."""
+
+    def __init__(self, configuration: dict[str, object]) -> None:
+        self._client = confluent_kafka.Consumer(configuration)
+        self.is_interrupted = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._client, name)
+
+    def poll(self, timeout: float) -> confluent_kafka.Message | None:
+        if self.is_interrupted and timeout == 0:
+            return None
+        fetched = self._client.poll(timeout)
+        if fetched is not None and self.is_interrupted:
+            self.is_interrupted = False
+            raise KeyboardInterrupt
+        return fetched
+
+
+@pytest.mark.parametrize("group", ["interrupted", None])
+def test_a_message_that_comes_with_ctrl_c_is_given_out_by_the_next_call(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch, group: str | None
+) -> None:
+    topic = shared.topic(2)
+    shared.produce(topic, ["first", "", "last"], keys=["a", "b", "a"])
+    clients: list[Interrupted] = []
+
+    def made(_: object, settings: dict[str, object]) -> Interrupted:
+        clients.append(Interrupted(settings))
+        return clients[-1]
+
+    monkeypatch.setattr("tidelog.sdk.consumer.made", made)
+    settings = {"auto_offset_reset": "earliest", "max_poll_records": 1}
+    with Consumer(shared.bootstrap, topic, group, **settings) as consumer:
+        found = []
+        while len(found) < 3:
+            clients[0].is_interrupted = True
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(30)
+            message = consumer.poll(30)
+            assert message is not None
+            found.append(message.value)
+        assert sorted(found) == [b"", b"first", b"last"]
+
+
+def test_a_closed_consumer_refuses_every_use(shared: Broker) -> None:
+    topic = shared.topic()
+    shared.produce(topic, ["a", "b"])
+    alone = Consumer(shared.bootstrap, topic, auto_offset_reset="earliest")
+    joined = member(shared, topic, shared.group(), enable_auto_commit=False)
+    uses: list[Callable[[], object]] = [
+        alone.find_ends,
+        lambda: next(alone.to_end()),
+        joined.commit,
+        joined.rewind,
+        joined.seek_to_committed,
+        joined.transaction_offsets,
+    ]
+    for consumer in (alone, joined):
+        messages = iter(consumer)
+        assert next(messages).value == b"a"
+        uses += [
+            partial(next, messages),
+            partial(consumer.poll, 0),
+            partial(consumer.batch, timeout=0),
+        ]
+        consumer.close()
+    for use in uses:
+        with pytest.raises(Refused, match="the consumer is closed"):
+            use()
+    alone.close()
+
+
 class LateLeader(AtOnce):
     """A client of librdkafka. The broker that it asks first knows a topic earlier than the
     others."""
@@ -336,6 +411,9 @@ class Rebalanced:
     def consumer_group_metadata(self) -> None:
         return None
 
+    def memberid(self) -> str:
+        return "member-1"
+
     def close(self) -> None:
         return None
 
@@ -383,6 +461,9 @@ class Unsought:
 
     def consumer_group_metadata(self) -> None:
         return None
+
+    def memberid(self) -> str:
+        return "member-1"
 
     def close(self) -> None:
         return None

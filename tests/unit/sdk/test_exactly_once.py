@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 
 import confluent_kafka
 import pytest
 
+from tidelog.client.pool import CoordinatorKind
 from tidelog.errors import InvalidConfiguration
+from tidelog.protocol.schemas.groups import LeaveGroupMember, LeaveGroupRequest
+from tidelog.sdk.admin import Admin
 from tidelog.sdk.consumer import Consumer
+from tidelog.sdk.errors import AbortableError
 from tidelog.sdk.exactly_once import exactly_once
 from tidelog.sdk.messages import Message, NewMessage
 from tidelog.sdk.producer import Producer
@@ -21,7 +26,9 @@ COUNT = 60
 class Worker:
     """One process of an application: a member of the group with a transactional id."""
 
-    def __init__(self, broker: Broker, source: str, sink: str, name: str, **settings: str) -> None:
+    def __init__(
+        self, broker: Broker, source: str, sink: str, name: str, **settings: object
+    ) -> None:
         self.sink_topic = sink
         self.seen = 0
         self.fails_at: int | None = None
@@ -114,6 +121,44 @@ def test_a_transactions_offsets_reach_the_coordinator_after_its_broker_was_kille
     worker.run(lambda: is_complete(broker, sink))
     worker.close()
     check_output(broker, sink)
+
+
+def remove_from_group(broker: Broker, consumer: Consumer) -> None:
+    """As the group does after a session timeout; return when the client knows."""
+    group, client = consumer.group, consumer._client
+    assert group is not None
+    request = LeaveGroupRequest(
+        group_id=group, members=[LeaveGroupMember(member_id=client.memberid())]
+    )
+    Admin(broker.bootstrap)._ask_directly(
+        lambda asked: asked.request_to_coordinator(CoordinatorKind.GROUP, group, request)
+    )
+    while client.memberid():
+        threading.Event().wait(0.02)
+
+
+def test_a_worker_that_its_group_has_removed_commits_no_offsets(shared: Broker) -> None:
+    """A broker takes them of a client that names no member."""
+    source, sink = filled(shared)
+    first = Worker(shared, source, sink, "removed", heartbeat_interval_ms=100)
+
+    def be_late() -> None:
+        batch: list[Message] = []
+        while not batch:
+            batch = first.consumer.batch(7)
+        with first.producer.transaction() as transaction:
+            for message in batch:
+                first.producer.send(sink, message.value)
+            remove_from_group(shared, first.consumer)
+            second = Worker(shared, source, sink, "remains")
+            second.run(lambda: second.seen >= COUNT)
+            second.close()
+            transaction.send_offsets(first.consumer)
+
+    with pytest.raises(AbortableError, match="removed this member"):
+        be_late()
+    first.close()
+    check_output(shared, sink)
 
 
 class Interrupted:

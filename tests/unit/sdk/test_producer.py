@@ -118,6 +118,22 @@ def test_a_transaction_commits_or_is_aborted_by_an_exception(shared: Broker) -> 
     assert Admin(shared.bootstrap).transactions()["commits"] == "CompleteCommit"
 
 
+def test_a_block_whose_producer_was_closed_does_not_end_as_if_it_was_committed(
+    shared: Broker,
+) -> None:
+    topic = shared.topic()
+    producer = Producer(shared.bootstrap, transactional_id="closed-within")
+
+    def close_within() -> None:
+        with producer.transaction():
+            producer.send(topic, "dropped")
+            producer.close()
+
+    with pytest.raises(AbortableError, match="none of it is visible"):
+        close_within()
+    assert values(shared, topic) == []
+
+
 def test_a_failed_send_lets_nothing_of_its_transaction_be_seen(shared: Broker) -> None:
     topic = shared.topic(max_message_bytes=1000)
     with Producer(shared.bootstrap, transactional_id="fails") as producer:
