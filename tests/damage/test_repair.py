@@ -13,7 +13,7 @@ import pytest
 
 from tests.damage.damages import FEW_FLIPS, Case, Kind, Place, cases
 from tests.damage.repairs import PROCESSES, access_to, judge_repair, repaired
-from tests.damage.rich_bucket import RichBucket, build, read_from, world
+from tests.damage.rich_bucket import RichBucket, Truth, build, contents, read_from, world
 from tests.unit.broker.one_broker import TOPIC, batch
 from tests.unit.broker.ownership.test_several_brokers import until_served
 from tests.unit.broker.rolled import flush
@@ -403,6 +403,41 @@ def test_a_lost_log_end_is_accepted_beside_a_foreign_object(rich: RichBucket) ->
             if key not in log[-3:]:
                 await store.put(key, data)
         assert (await repaired(store))[0] == "log-end"
+
+    asyncio.run(story())
+
+
+def test_a_table_that_is_ahead_of_a_log_without_its_end_keeps_all_records() -> None:
+    """Another program has copied the WALs first, and the tables later."""
+
+    async def story() -> None:
+        store = MemoryStore(SystemClock())
+        values = [b"%d" % number for number in range(10)]
+        async with world(store).broker(politely=False) as one:
+            await one.create_topic(TOPIC, 1)
+            for value in values[:5]:
+                await one.produce(batch(value))
+            await one.broker.membership.lease.renew()
+            early = await contents(store)
+            for value in values[5:]:
+                await one.produce(batch(value))
+            await flush(one)
+            late = await contents(store)
+        tables = {key: data for key, data in late.items() if key.startswith("topics/")}
+        copy = RichBucket({**early, **tables}, Truth()).store()
+        (damage,) = (await survey(access_to(copy))).partitions
+        assert [lost.first for lost in damage.lost] == [len(values)]
+        assert await repaired(copy) == [f"{TOPIC}-0"]
+        for _ in range(2):
+            async with world(copy).broker(politely=False) as one:
+                assert not one.broker.health.faults()
+                found = await read_from(one, TOPIC, 0, 0)
+                assert [*found.values()][:10] == values
+                produced = await one.produce(batch(b"goes on"))
+                assert not produced.error_code
+                assert produced.base_offset > damage.lost[-1].last
+                await flush(one)
+        assert await faults_of(copy) == []
 
     asyncio.run(story())
 

@@ -38,6 +38,7 @@ from tidelog.wal.recover.recovery import decode_handover
 from tidelog.wal.recover.salvage import (
     AbortedLoss,
     Event,
+    Found,
     events_of,
     filled_offsets,
     patch,
@@ -169,7 +170,12 @@ class _Survey:
         fault = image.fault()
         if fault is not None:
             raise CorruptObject(self._filler.key, f"the rest of {name} makes no log: {fault}")
-        lost = tuple(OffsetRange(*each) for each in filled_offsets(image, self._filler))
+        # A batch that fills a hole may begin below the table's end. The table has those offsets.
+        lost = tuple(
+            OffsetRange(max(first, table_next), last)
+            for first, last in filled_offsets(image, self._filler)
+            if last >= table_next
+        )
         superfluous = tuple(fault.key for fault in end.faults)
         return PartitionDamage(
             image.partition, name, known.faults, image, lost, aborted, superfluous
@@ -185,13 +191,29 @@ class _Survey:
     ) -> PartitionDamage:
         """The damage of a partition that cannot be recovered."""
         base = await self._base(tenures, partition, end, found)
+        is_ahead = self._is_ahead(base, end, found.events)
+        if is_ahead:
+            # What is blamed for the partition's failure stands for the lost objects.
+            found.events.append(CorruptObject(*next(iter(found.faults.items()))))
         left = await self._access.offload.run(salvage, base, found.events, self._filler)
         for event in found.events:
             if isinstance(event, CorruptObject):
                 found.blame(event)
-        damage = await self.patched(name, left.image, end, found, left.aborted)
+        # Transactions in a table have ended, though the log does not tell how.
+        aborted = () if is_ahead else left.aborted
+        damage = await self.patched(name, left.image, end, found, aborted)
         assert damage is not None
         return damage
+
+    def _is_ahead(self, base: PartitionImage, end: SoundEnd, events: Iterable[Event]) -> bool:
+        """Whether a table has more than the log that is left: the log has lost its end.
+
+        Coordinators' states are no tables. Nobody has seen the offsets of their logs.
+        """
+        if self._access.cluster.state.topics[base.partition.topic_id].internal:
+            return False
+        ends = (each.entry.last_offset + 1 for each in events if isinstance(each, Found))
+        return max([base.next_offset, *ends]) < end.table.next_offset
 
     async def _base(
         self,

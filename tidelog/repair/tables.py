@@ -145,7 +145,8 @@ async def damaged_tables(
     ends = {
         partition.topic_id: error
         for partition, error in view.failures.items()
-        if error.key.startswith(log_prefix(partition.topic_id))
+        # Other errors are the table's own, or tell of a log that has lost its end.
+        if isinstance(error, MissingObject) and error.key.startswith(log_prefix(partition.topic_id))
     }
     for topic in sorted(state.topics.values(), key=lambda topic: topic.name):
         if not topic.internal:
