@@ -18,7 +18,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.sdk.connecting import CLOCK, STEP_SECONDS, logger, made, repeated
-from tidelog.sdk.errors import AbortableError, KafkaRequestError, RetriableError, translated
+from tidelog.sdk.errors import KafkaRequestError, RetriableError, translated
 from tidelog.sdk.fetched import FetchedMessages, Place, Position, is_faultless, place_of
 from tidelog.sdk.messages import Message
 from tidelog.sdk.serializers import Deserializer, NotDeserializable, deserializer_of
@@ -198,10 +198,7 @@ class Consumer:
                 raise translated(each.error, f"commit of {each.topic}-{each.partition}")
 
     def transaction_offsets(self) -> tuple[list[TopicPartition], object]:
-        """The position and the group's metadata, for a transaction.
-
-        Raises Refused; AbortableError if the group has removed this member.
-        """
+        """The position and the group's metadata, for a transaction. Raises Refused."""
         if self.group is None:
             raise Refused('send_offsets: the consumer has no group; give group="..."')
         if self.commits_by_itself:
@@ -210,14 +207,7 @@ class Consumer:
                 " it with enable_auto_commit=False"
             )
         self._refuse_closed()
-        offsets, group = self._positions(), self._client.consumer_group_metadata()
-        if offsets and not self._client.memberid():
-            # A broker takes the offsets of a client that names no member, as of an administrator.
-            raise AbortableError(
-                f"send_offsets: group {self.group} has removed this member, and others may read its"
-                " messages; the transaction must be aborted"
-            )
-        return offsets, group
+        return self._positions(), self._client.consumer_group_metadata()
 
     def rewind(self) -> None:
         """Give the messages of the last call out again; and then all behind them.

@@ -411,9 +411,6 @@ class Rebalanced:
     def consumer_group_metadata(self) -> None:
         return None
 
-    def memberid(self) -> str:
-        return "member-1"
-
     def close(self) -> None:
         return None
 
@@ -461,9 +458,6 @@ class Unsought:
 
     def consumer_group_metadata(self) -> None:
         return None
-
-    def memberid(self) -> str:
-        return "member-1"
 
     def close(self) -> None:
         return None
