@@ -128,8 +128,11 @@ async def with_retries(ask: Callable[[], Awaitable[T]]) -> T:
 
     The request must be safe to repeat.
     """
-    patience = Patience(SystemClock(), SystemEntropy(), ClientRetrySettings(), RETRY_MS_MAX)
-    return await patience.answer(ask)
+    return await _patience().answer(ask)
+
+
+def _patience() -> Patience:
+    return Patience(SystemClock(), SystemEntropy(), ClientRetrySettings(), RETRY_MS_MAX)
 
 
 async def offset_at(
@@ -141,18 +144,16 @@ async def offset_at(
 ) -> int:
     """The offset of a timestamp, or of an end. Waits for a partition that moves or has no leader.
 
-    Raises RequestRefused: at once if the partition does not exist.
+    Raises RequestRefused: at once if the partition does not exist; RequestFailed.
     """
-
-    async def ask() -> int | RequestRefused:
+    patience = _patience()
+    while True:
         try:
             return (await list_offsets(client, topic, partition, timestamp_ms, isolation)).offset
         except RequestRefused as refusal:
-            if refusal.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if refusal.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not refusal.retriable:
                 raise
-            return refusal
-
-    found = await with_retries(ask)
-    if isinstance(found, RequestRefused):
-        raise found
-    return found
+            await patience.wait(refusal)
+        except RequestFailed as failure:
+            # A broker that has died leads its partitions until others take over.
+            await patience.wait(failure)

@@ -14,7 +14,7 @@ import pytest
 
 from tidelog.cli.broker_client import with_client
 from tidelog.cli.root import run
-from tidelog.client.errors import ReadRefused
+from tidelog.client.errors import ReadRefused, RequestFailed, RequestOutcome
 from tidelog.client.groups.admin import Place, commit_offsets
 from tidelog.client.pool import Client, CoordinatorKind
 from tidelog.client.transactions.sink import PROGRESS
@@ -114,6 +114,27 @@ def test_a_groups_offsets_are_shown_with_lag_moved_and_deleted(
     assert command("groups", "describe", "g").code == 1
 
 
+def test_offsets_that_a_partition_does_not_hold_are_refused(
+    broker: BrokerProcess, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer there would start at its auto.offset.reset, and perhaps pass over all records."""
+    make_topic(command, "short", 3, monkeypatch)
+    reset = ("groups", "reset-offsets", "beyond", "--topic", "short", "--to")
+    for options in ((), ("--dry-run",)):
+        refused = command(*reset, "4", *options)
+        assert (refused.code, refused.out) == (1, "")
+        assert "short-0 has the offsets 0 to 3, not 4" in refused.err
+    assert command("groups", "describe", "beyond").code == 1
+    assert command(*reset, "3").out == "set short partition 0 of group beyond to 3\n"
+    none = command(*reset, "3", "--partition", "1", "--dry-run")
+    assert (none.code, none.out) == (1, "")
+    for word in (f"{2**63}", f"@{2**63}", "\N{SUPERSCRIPT TWO}", "@\N{SUPERSCRIPT TWO}"):
+        wrong = command(*reset, word)
+        assert wrong.code == 2
+        assert "is not beginning, end, an offset or @MILLISECONDS" in wrong.err
+    assert command("groups", "delete", "beyond").code == 0
+
+
 def test_the_number_of_a_sinks_batch_has_no_lag(broker: BrokerProcess, command: Command) -> None:
     use(broker, lambda client: commit_offsets(client, "sink", {PROGRESS: 2}))
     shown = command("groups", "describe", "sink").out.splitlines()
@@ -177,6 +198,14 @@ def test_wrong_words_and_absent_brokers(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
+    "failure",
+    [
+        ReadRefused("topic", ErrorCode.LEADER_NOT_AVAILABLE),
+        RequestFailed("connecting", "127.0.0.1:1", RequestOutcome.NOT_APPLIED, "refused"),
+    ],
+    ids=["no-leader", "dead-leader"],
+)
+@pytest.mark.parametrize(
     ("arguments", "shown"),
     [
         (["groups", "describe", "{0}"], "committed 2  end 3  lag 1"),
@@ -193,6 +222,7 @@ def test_a_partition_without_a_leader_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
     shown: str,
+    failure: ReadRefused | RequestFailed,
 ) -> None:
     """As between a broker's death and the takeover."""
     topic = f"leaderless-{uuid4().hex[:8]}"
@@ -205,7 +235,7 @@ def test_a_partition_without_a_leader_is_waited_for(
         asked.append(partition)
         if len(asked) == 1:
             client.forget(name)
-            raise ReadRefused(name, ErrorCode.LEADER_NOT_AVAILABLE)
+            raise failure
         return await leader(client, name, partition)
 
     monkeypatch.setattr(Client, "leader", elected)

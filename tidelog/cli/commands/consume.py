@@ -32,6 +32,7 @@ from tidelog.records.records import decode_records
 RETRY_SECONDS = 0.5
 ATTEMPTS_MAX = 20
 FETCH_BYTES_MAX = 4 * 1024 * 1024
+INT64_MAX = 2**63 - 1
 WAIT_MS = 500
 """The wait for new records, over all partitions together."""
 
@@ -57,10 +58,9 @@ class StartType(click.ParamType[Start]):
             return value
         if word in ("beginning", "end"):
             return Start(timestamp_ms=EARLIEST if word == "beginning" else LATEST)
-        if word.isdigit():
-            return Start(offset=int(word))
-        if word.startswith("@") and word[1:].isdigit():
-            return Start(timestamp_ms=int(word[1:]))
+        number = word.removeprefix("@")
+        if number.isdecimal() and int(number) <= INT64_MAX:
+            return Start(offset=int(number)) if number == word else Start(timestamp_ms=int(number))
         self.fail(f"{word!r} is not beginning, end, an offset or @MILLISECONDS", param, ctx)
 
 

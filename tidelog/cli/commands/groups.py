@@ -28,7 +28,7 @@ from tidelog.client.groups.admin import (
     describe_group,
     list_groups,
 )
-from tidelog.client.operations import LATEST
+from tidelog.client.operations import EARLIEST, LATEST
 from tidelog.client.pool import Client
 from tidelog.client.transactions.sink import PROGRESS
 from tidelog.errors import Refused
@@ -207,6 +207,15 @@ def reset_offsets(
 
 async def _offset_of(client: Client, topic: str, partition: int, start: Start) -> int:
     if start.offset is not None:
+        first, end = [
+            await offset_at(client, topic, partition, which) for which in (EARLIEST, LATEST)
+        ]
+        if not first <= start.offset <= end:
+            raise Refused(
+                f"{topic}-{partition} has the offsets {first} to {end}, not {start.offset}: a"
+                " consumer there would start at its auto.offset.reset. Name one of these with --to."
+                " Nothing was changed"
+            )
         return start.offset
     found = await offset_at(client, topic, partition, start.timestamp_ms)
     # No record is that recent: take the end.
