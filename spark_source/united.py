@@ -22,7 +22,7 @@ from datetime import datetime
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelog.bucket.views.bucket import Bucket
@@ -179,7 +179,7 @@ def _segment_frames(
     found = []
     whole = [each for part in taken.parts for each in part.segments if part.is_whole(each)]
     if whole:
-        found.append(frame(whole).select(*wanted))
+        found.append(frame(whole).selectExpr(*wanted))
     cut = [part for part in taken.parts if any(not part.is_whole(each) for each in part.segments)]
     if cut:
         files = [each for part in cut for each in part.segments if not part.is_whole(each)]
@@ -190,16 +190,19 @@ def _segment_frames(
             for part in cut
         )
         rows = frame(files).filter(f"offset >= {first} AND offset < {end}").filter(ranges)
-        found.append(rows.select(*wanted))
+        found.append(rows.selectExpr(*wanted))
     return found
 
 
-def _as_source(column: SourceColumn, topic: str) -> Column:
-    """A column of the source, from those of the segments."""
+def _as_source(column: SourceColumn, topic: str) -> str:
+    """A column of the source as SQL, from those of the segments.
+
+    SQL takes one call into the JVM. Expressions would take some twenty a column.
+    """
     if column.name == "topic":
         # A bare literal could not be null, so the schema would differ from the source's.
-        return F.when(F.lit(True), F.lit(topic)).alias(column.name)
-    return F.col(column.row_column or column.name).alias(column.name)
+        return f"CASE WHEN true THEN '{topic}' END AS `topic`"
+    return f"`{column.row_column or column.name}` AS `{column.name}`"
 
 
 def _tail_options(topic: str, tails: dict[int, tuple[int, int]]) -> dict[str, str]:
