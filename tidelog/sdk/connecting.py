@@ -38,6 +38,19 @@ def made(make: Callable[[dict[str, Any]], T], passed: dict[str, Any]) -> T:
         raise InvalidConfiguration(f"settings: {error}") from error
 
 
+def serve_callbacks(client: confluent_kafka.Producer, seconds: float) -> None:
+    """Serve a producer's callbacks; wait up to `seconds` for the first.
+
+    Raises KafkaException. KeyboardInterrupt: a signal's handler raised as a callback began, such as
+    Ctrl-C's, and the callback did not run.
+    """
+    try:
+        client.poll(seconds)
+    except SystemError as error:
+        # confluent-kafka drops the exception of the handler.
+        raise KeyboardInterrupt from error
+
+
 def with_token(passed: dict[str, Any]) -> dict[str, Any]:
     """The settings for librdkafka, with a callback that gives the token of OAUTHBEARER.
 

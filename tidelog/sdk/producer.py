@@ -28,7 +28,8 @@ class Delivery(DeliveryOutcome):
 
         Raises DeliveryError; RetriableError after `timeout` seconds: the outcome is still open.
         """
-        self._sender.wait_until(lambda: self.is_done, timeout)
+        sender = self._sender
+        sender.wait_until(lambda: self.is_done or not len(sender.client), timeout)
         return self._place()
 
 

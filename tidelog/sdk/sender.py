@@ -9,7 +9,7 @@ import confluent_kafka
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tidelog.errors import Refused
-from tidelog.sdk.connecting import CLOCK, STEP_SECONDS, logger, made
+from tidelog.sdk.connecting import CLOCK, STEP_SECONDS, logger, made, serve_callbacks
 from tidelog.sdk.errors import (
     AbortableError,
     DeliveryError,
@@ -47,8 +47,9 @@ class DeliveryOutcome:
         return self._outcome is not None
 
     def _place(self) -> tuple[int, int]:
-        """The partition and offset of a message whose outcome is known. Raises DeliveryError."""
-        assert self._outcome is not None
+        """The partition and offset of a message that is not on its way. Raises DeliveryError."""
+        if self._outcome is None:
+            raise report_lost()
         if isinstance(self._outcome, DeliveryError):
             raise self._outcome
         return self._outcome
@@ -65,6 +66,14 @@ class DeliveryOutcome:
         failure = DeliveryError(f"{what}: {error.str()} ({error.name()})", error.name())
         self._outcome = failure
         self._sender.failed(failure)
+
+
+def report_lost() -> DeliveryError:
+    """The error of a message whose delivery report did not run."""
+    return DeliveryError(
+        "an interruption, such as Ctrl-C, has taken the outcome of a message away: it may be in its"
+        " topic, or not"
+    )
 
 
 Produced: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -156,11 +165,15 @@ class Sender:
 
     def serve(self, seconds: float) -> None:
         """Serve delivery reports; wait up to `seconds` for the first."""
-        if self.ends is not None:
-            self.ends.serve(seconds)
-            return
         try:
-            self.client.poll(seconds)
+            if self.ends is not None:
+                self.ends.serve(seconds)
+            else:
+                serve_callbacks(self.client, seconds)
+        except KeyboardInterrupt as interruption:
+            if isinstance(interruption.__cause__, SystemError):
+                self.failed(report_lost())
+            raise
         except confluent_kafka.KafkaException as error:
             # Fatal: the messages on their way fail, and the next send does.
             logger.warning("producer failed", extra={"reason": str(error)})

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import confluent_kafka
 
 from tidelog.errors import Refused
-from tidelog.sdk.connecting import repeated
+from tidelog.sdk.connecting import repeated, serve_callbacks
 from tidelog.sdk.errors import (
     AbortableError,
     CommitOutcomeUnknown,
@@ -139,7 +139,7 @@ class TransactionEnds:
     def serve(self, seconds: float) -> None:
         """Serve delivery reports. The next call tells of a fatal error."""
         try:
-            self._client.poll(seconds)
+            serve_callbacks(self._client, seconds)
         except confluent_kafka.KafkaException as error:
             self._failure(error, "producer")
 

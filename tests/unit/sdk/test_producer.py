@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
+import confluent_kafka
 import pytest
 
 from tidelog.errors import Refused
@@ -101,6 +103,58 @@ def test_a_failed_delivery_is_told_by_result_and_by_flush(shared: Broker) -> Non
     producer.close()
     with pytest.raises(Refused, match="closed"):
         producer.send(topic, b"")
+
+
+class Interrupted:
+    """A client of librdkafka. Ctrl-C comes as the report of its first message does, and
+    confluent-kafka drops both."""
+
+    def __init__(self, configuration: dict[str, Any]) -> None:
+        self._client: Any = confluent_kafka.Producer(configuration)
+        self._reports = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def __len__(self) -> int:
+        return len(self._client)
+
+    def produce(self, *arguments: Any, **options: Any) -> None:
+        *message, delivery = arguments
+
+        def report(*outcome: Any) -> None:
+            self._reports += 1
+            if self._reports > 1:
+                delivery(*outcome)
+
+        self._client.produce(*message, report, **options)
+
+    def poll(self, seconds: float) -> None:
+        self._client.poll(seconds)
+        if self._reports == 1:
+            self._reports = 2
+            raise SystemError("returned NULL without setting an exception")
+
+
+@pytest.mark.parametrize("transactional_id", [None, "interrupted"])
+def test_a_delivery_whose_report_ctrl_c_has_taken_away_is_not_waited_for(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch, transactional_id: str | None
+) -> None:
+    monkeypatch.setattr("tidelog.sdk.sender.made", lambda _, given: Interrupted(given))
+    topic = shared.topic()
+    settings = {} if transactional_id is None else {"transactional_id": transactional_id}
+    with Producer(shared.bootstrap, **settings) as producer:
+        block = contextlib.nullcontext() if transactional_id is None else producer.transaction()
+        with block:
+            first = producer.send(topic, "first")
+            with pytest.raises(KeyboardInterrupt):
+                first.result(30)
+            with pytest.raises(DeliveryError, match="may be in its topic"):
+                first.result(30)
+            with pytest.raises(DeliveryError, match="may be in its topic"):
+                producer.flush(30)
+            assert producer.send(topic, "second").result(30) == (0, 1)
+    assert values(shared, topic) == [b"first", b"second"]
 
 
 def test_a_transaction_commits_or_is_aborted_by_an_exception(shared: Broker) -> None:
