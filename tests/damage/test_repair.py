@@ -12,8 +12,16 @@ from uuid import UUID
 import pytest
 
 from tests.damage.damages import FEW_FLIPS, Case, Kind, Place, cases
-from tests.damage.repairs import PROCESSES, access_to, judge_repair, repaired
-from tests.damage.rich_bucket import RichBucket, Truth, build, contents, read_from, world
+from tests.damage.repairs import PROCESSES, access_to, given_up_of, judge_repair, repaired
+from tests.damage.rich_bucket import (
+    PARTITIONS,
+    RichBucket,
+    Truth,
+    build,
+    contents,
+    read_from,
+    world,
+)
 from tests.unit.broker.one_broker import TOPIC, batch
 from tests.unit.broker.ownership.test_several_brokers import until_served
 from tests.unit.broker.rolled import flush
@@ -368,6 +376,45 @@ def test_a_foreign_object_hides_no_wal_whose_registration_is_lost(rich: RichBuck
     owned = next(key for key in rich.objects if key.startswith("wal/") and f"-{newest}/" in key)
     for foreign in (None, "wal/!README", f"{owned.rpartition('/')[0]}/!README"):
         asyncio.run(story(foreign))
+
+
+@pytest.mark.parametrize(
+    "name", ["wal/0-9999/{}.wal", "checkpoint/0-9999/{}", "merged/0-9999/{}.merged"]
+)
+def test_each_object_of_an_incarnation_proves_its_registration(rich: RichBucket, name: str) -> None:
+    """Another program has copied it later than the metadata log."""
+
+    async def story() -> None:
+        store = rich.store()
+        await store.put(name.format("0" * 20), b"of a broker that registered later")
+        found = await survey(access_to(store))
+        assert found.log_end is not None
+        assert found.log_end.lost.last == 9999
+
+    asyncio.run(story())
+
+
+def test_a_table_that_is_lost_whole_is_given_up_by_its_partitions(rich: RichBucket) -> None:
+    """Nothing of the table is left behind its end, so there is no cut to accept."""
+
+    async def story() -> None:
+        store = rich.store()
+        (folder,) = {key.partition(LOG_FOLDER)[0] for key in rich.objects if is_commit(key)}
+        for key in [key for key in rich.objects if key.startswith(folder)]:
+            await store.delete(key)
+        assert f"{TOPIC}-0" in await repaired(store)
+        async with world(store).broker(politely=False) as one:
+            assert not one.broker.health.faults()
+            state = one.broker.membership.metadata.state
+            for number in range(PARTITIONS[TOPIC]):
+                begin = (await one.offsets(-2, number)).offset
+                found = await read_from(one, TOPIC, number, begin)
+                expected = rich.truth.records[f"{TOPIC}-{number}"]
+                gone = {offset for offset in expected if offset >= begin} - found.keys()
+                assert gone <= given_up_of(state, TOPIC, number)
+                assert found.items() <= expected.items()
+
+    asyncio.run(story())
 
 
 def test_a_foreign_object_beside_the_metadata_log_is_no_entry(rich: RichBucket) -> None:

@@ -16,7 +16,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-from tidelog.bucket.object_keys import parse_key
+from tidelog.bucket.object_keys import (
+    CHECKPOINT_FOLDER,
+    WAL_FOLDER,
+    CheckpointObject,
+    MergedObjectKey,
+    WalObject,
+    parse_key,
+)
 from tidelog.bucket.views.reading import BucketAccess
 from tidelog.coordinator.cluster.log.leases import list_leases
 from tidelog.coordinator.cluster.log.log_view import LogView, following
@@ -35,12 +42,11 @@ from tidelog.errors import CorruptObject
 from tidelog.identifiers import Incarnation, MetadataStamp, Slot
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore
 from tidelog.storage.sequence import NUMBER_DIGITS
-from tidelog.wal.format.object_format import wal_position
+from tidelog.wal.format.object_format import MERGED_FOLDER
 from tidelog.wal.recover.wal_end import newest_stamps
 
 NAME = "log-end"
 """The name under which the loss is accepted."""
-_WAL_FOLDER = "wal/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,20 +182,21 @@ async def _agrees(store: ObjectStore, stamp: MetadataStamp) -> bool:
 
 
 async def _incarnations(store: ObjectStore) -> AsyncIterator[Incarnation]:
-    """The incarnations that have a WAL, by one listing request for each."""
-    after = _WAL_FOLDER
-    while True:
-        key = await anext((meta.key async for meta in store.list(_WAL_FOLDER, after)), None)
-        if key is None:
-            return
-        position = wal_position(key)
-        if position is None:
-            # A foreign object: others may follow in its folder.
-            after = key
-            continue
-        yield position.incarnation
-        # Continue after all keys of this folder.
-        after = key.rpartition("/")[0] + "0"
+    """The incarnations that have an object, by one listing request for each in each folder."""
+    for folder in (WAL_FOLDER, CHECKPOINT_FOLDER, MERGED_FOLDER):
+        after = folder
+        while True:
+            key = await anext((meta.key async for meta in store.list(folder, after)), None)
+            if key is None:
+                break
+            found = parse_key(key)
+            if not isinstance(found, WalObject | CheckpointObject | MergedObjectKey):
+                # A foreign object: others may follow in its folder.
+                after = key
+                continue
+            yield found.incarnation
+            # Continue after all keys of this folder.
+            after = key.rpartition("/")[0] + "0"
 
 
 async def _entries(store: ObjectStore) -> AsyncIterator[int]:

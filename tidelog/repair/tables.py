@@ -231,6 +231,9 @@ async def _damage_of(
             raise end
     except CorruptObject as error:
         state, cut = await _find_cut(access, topic, error)
+        if error is end and not cut.deleted and not cut.readopted:
+            # Nothing of the table is left behind its end. The tail gives up what it lacks.
+            cut = None
     lost: dict[Segment, CorruptObject] = {}
     for number in state.partitions:
         partition = TopicPartition(topic.topic_id, number)
