@@ -18,6 +18,7 @@ from tidelog.records.records import NewRecord, Record
 
 LINES = "lines"
 JSON = "json"
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 class NotARecord(Refused):
@@ -47,9 +48,13 @@ def parse(line: bytes, number: int, form: str, now_ms: int) -> Parsed:
         timestamp = found.get("timestamp", now_ms)
         if type(partition) not in (int, type(None)) or type(timestamp) is not int:
             raise TypeError("partition and timestamp must be whole numbers")
+        if not INT64_MIN <= timestamp <= INT64_MAX:
+            raise ValueError(f"timestamp {timestamp} is no number of 64 bits")
         headers = tuple(_headers(found.get("headers", [])))
         record = NewRecord(_bytes(found.get("value")), _bytes(found.get("key")), headers, timestamp)
         return Parsed(record, partition)
+    except RecursionError as error:
+        raise NotARecord(f"line {number} is no record: it is nested too deeply") from error
     except (ValueError, TypeError, binascii.Error) as error:
         raise NotARecord(f"line {number} is no record: {error}") from error
 
@@ -75,6 +80,7 @@ def _headers(found: object) -> Iterator[tuple[str, bytes | None]]:
     for each in found if isinstance(found, list) else [found]:
         match each:
             case [str(name), value]:
+                name.encode()
                 yield name, _bytes(value)
             case _:
                 raise TypeError('headers are a list of [NAME, VALUE], as [["carrier", "UA"]]')

@@ -227,6 +227,9 @@ def checked(selection: Selection) -> WantedRows:
             f"{unknown[0]} selects nothing; there are {', '.join(Selection.__annotations__)}"
         )
     columns = list(selection.get("columns", TABLE_SCHEMA.names))
+    if not columns:
+        # Arrow counts no rows where there is no column.
+        raise InvalidConfiguration("columns: name at least one, such as offset to count the rows")
     for name in columns:
         if name not in TABLE_SCHEMA.names:
             raise InvalidConfiguration(

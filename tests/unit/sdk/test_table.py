@@ -91,10 +91,20 @@ def test_pandas_polars_and_duckdb_get_the_same_rows_without_a_broker(broker: Bro
     assert [row[0] for row in table.to_duckdb(columns=["value"]).fetchall()] == values
 
 
+def test_offsets_of_no_partition_select_nothing(shared: Broker) -> None:
+    """As a reader gives them that goes on where it was, and finds nothing new."""
+    topic = shared.topic(2)
+    shared.produce(topic, ["a", "b"])
+    table = Table(shared.store, topic)
+    assert table.to_arrow(offsets={}).num_rows == 0
+    assert table.to_arrow(offsets={0: (None, None), 1: (None, None)}).num_rows == 2
+
+
 def test_wrong_selections_are_told(shared: Broker) -> None:
     table = Table(shared.store, shared.topic())
     for selection, words in [
         ({"columns": ["values"]}, "'values'"),
+        ({"columns": []}, "at least one"),
         ({"partitions": [3]}, "no partition 3"),
         ({"offsets": (5, 3)}, "5 is above 3"),
         ({"since": datetime(2024, 1, 1)}, "time zone"),  # noqa: DTZ001

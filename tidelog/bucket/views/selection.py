@@ -24,7 +24,7 @@ class RowSelection:
     """A selection of rows. Use `selected` to make one."""
 
     partitions: frozenset[int] | None
-    by_partition: Mapping[int, OffsetRange]
+    by_partition: Mapping[int, OffsetRange] | None
     for_all: OffsetRange
     times: Times
 
@@ -32,16 +32,16 @@ class RowSelection:
         """Whether the partition is selected."""
         if self.partitions is not None:
             return number in self.partitions
-        return not self.by_partition or number in self.by_partition
+        return self.by_partition is None or number in self.by_partition
 
     def range_of(self, number: int) -> tuple[int, int]:
         """A partition's offsets, the end exclusive."""
-        start, end = self.by_partition.get(number, self.for_all)
+        start, end = (self.by_partition or {}).get(number, self.for_all)
         return start or 0, OFFSETS_END if end is None else end
 
     def check_partitions(self, topic: str, count: int) -> None:
         """Raise InvalidConfiguration if the selection names a partition that does not exist."""
-        for number in sorted({*(self.partitions or ()), *self.by_partition}):
+        for number in sorted({*(self.partitions or ()), *(self.by_partition or ())}):
             if not 0 <= number < count:
                 raise InvalidConfiguration(
                     f"{topic} has no partition {number}, only {count} from 0 on"
@@ -59,9 +59,9 @@ def selected(
     Raises InvalidConfiguration.
     """
     by_partition, for_all = (
-        (offsets, (None, None)) if isinstance(offsets, Mapping) else ({}, offsets)
+        (offsets, (None, None)) if isinstance(offsets, Mapping) else (None, offsets)
     )
-    for start, end in (for_all, *by_partition.values()):
+    for start, end in (for_all, *(by_partition or {}).values()):
         if start is not None and end is not None and start > end:
             raise InvalidConfiguration(f"offsets: {start} is above {end}; give (first, end)")
     return RowSelection(
