@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakSet
 
 import confluent_kafka
 
@@ -22,8 +24,33 @@ T = TypeVar("T")
 logger = logging.getLogger("tidelog.sdk")
 CLOCK: Final = SystemClock()
 logger.addFilter(ConnectionFailures(CLOCK))
+FORKED: Final = "was made before a fork; its threads are not in this process: make a new one here"
+"""Why a client refuses its use, behind its kind."""
 STEP_SECONDS: Final = 0.5
 """One wait for a broker. Python handles signals between two waits."""
+
+
+class Forked(Protocol):
+    """A client that is of no use in a child of its process."""
+
+    def forked(self) -> None:
+        """This process is such a child: refuse each use, and close without a wait."""
+
+
+_clients: WeakSet[Forked] = WeakSet()
+
+
+def ends_at_fork(client: Forked) -> None:
+    """Call `forked` of a client in each child of this process, as long as there is the client."""
+    _clients.add(client)
+
+
+def _forked() -> None:
+    for client in list(_clients):
+        client.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def made(make: Callable[[dict[str, Any]], T], passed: dict[str, Any]) -> T:

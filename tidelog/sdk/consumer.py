@@ -17,7 +17,15 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tidelog.errors import InvalidConfiguration, Refused
-from tidelog.sdk.connecting import CLOCK, STEP_SECONDS, logger, made, repeated
+from tidelog.sdk.connecting import (
+    CLOCK,
+    FORKED,
+    STEP_SECONDS,
+    ends_at_fork,
+    logger,
+    made,
+    repeated,
+)
 from tidelog.sdk.errors import KafkaRequestError, RetriableError, translated
 from tidelog.sdk.fetched import FetchedMessages, Place, Position, is_faultless, place_of
 from tidelog.sdk.messages import Message
@@ -77,7 +85,8 @@ class Consumer:
         """Of a group's member: positions behind the messages of earlier batches."""
         self._ends: dict[Place, int] = {}
         """Up to where `to_end` reads, of the partitions that have not come there."""
-        self._is_closed = False
+        self._is_closed = self._is_forked = False
+        ends_at_fork(self)
         if group is None:
             try:
                 self._assign_all()
@@ -266,6 +275,11 @@ class Consumer:
         self._fetched.replace([])
         self._client.close()
 
+    def forked(self) -> None:
+        """This process is a child of the consumer's: the fetched messages are the parent's."""
+        self._is_closed = self._is_forked = True
+        self._fetched.replace([])
+
     def __enter__(self) -> Consumer:
         return self
 
@@ -305,7 +319,8 @@ class Consumer:
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
-            raise Refused("the consumer is closed; make a new one")
+            why = FORKED if self._is_forked else "is closed; make a new one"
+            raise Refused(f"the consumer {why}")
 
     def _awaited(self, timeout: float) -> confluent_kafka.Message | None:
         """The next message, or None after `timeout` seconds. Ctrl-C does not lose it."""

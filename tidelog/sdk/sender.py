@@ -9,7 +9,15 @@ import confluent_kafka
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tidelog.errors import Refused
-from tidelog.sdk.connecting import CLOCK, STEP_SECONDS, logger, made, serve_callbacks
+from tidelog.sdk.connecting import (
+    CLOCK,
+    FORKED,
+    STEP_SECONDS,
+    ends_at_fork,
+    logger,
+    made,
+    serve_callbacks,
+)
 from tidelog.sdk.errors import (
     AbortableError,
     DeliveryError,
@@ -104,7 +112,8 @@ class Sender:
             if self.transactional_id is None
             else TransactionEnds(self.client, self.transactional_id, self.block_ms_max)
         )
-        self.is_closed = False
+        self.is_closed = self._is_forked = False
+        ends_at_fork(self)
         self._failures: list[DeliveryError] = []
         self._failures_left_out = 0
 
@@ -123,7 +132,7 @@ class Sender:
         Raises NotSerializable, Refused, KafkaRequestError.
         """
         if self.is_closed:
-            raise Refused(CLOSED)
+            raise self._closed()
         if self.ends is not None and not self.ends.is_open:
             raise Refused(
                 f"transactional.id={self.transactional_id}: send within"
@@ -182,6 +191,8 @@ class Sender:
         """Serve delivery reports until `is_so()`. RetriableError after `timeout` seconds."""
         deadline = None if timeout is None else CLOCK.monotonic() + timeout
         while not is_so():
+            if self._is_forked:
+                raise self._closed()
             left = STEP_SECONDS if deadline is None else deadline - CLOCK.monotonic()
             if left <= 0:
                 raise self.not_delivered(timeout or 0)
@@ -222,10 +233,17 @@ class Sender:
                 raise first
             raise DeliveryError(f"{first}; and {others} more messages failed", first.name)
 
+    def forked(self) -> None:
+        """This process is a child of the producer's: its messages are the parent's."""
+        self.is_closed = self._is_forked = True
+
+    def _closed(self) -> Refused:
+        return Refused(f"the producer {FORKED}" if self._is_forked else CLOSED)
+
     def transaction_ends(self) -> TransactionEnds:
         """Raises Refused for a producer without transactions."""
         if self.is_closed:
-            raise Refused(CLOSED)
+            raise self._closed()
         if self.ends is None:
             raise Refused(
                 "this producer has no transactional.id: make it with"

@@ -1,0 +1,59 @@
+"""Clients of the SDK in a child of the process that made them: they have no threads there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.unit.sdk.test_producer import values
+from tidelog.testing.broker import Broker
+
+PARENT = """
+import os, sys
+from tidelog import Consumer, Producer
+
+bootstrap, topic = sys.argv[1:]
+producer = Producer(bootstrap, linger_ms=1000)
+consumer = Consumer(bootstrap, topic, auto_offset_reset="earliest")
+while consumer.poll(30) is None:
+    pass
+delivery = producer.send(topic, "of the parent")
+child = os.fork()
+if child == 0:
+    uses = [
+        lambda: producer.send(topic, "lost"),
+        producer.flush,
+        delivery.result,
+        lambda: consumer.poll(1),
+    ]
+    for use in uses:
+        try:
+            use()
+        except Exception as error:
+            print(error)
+    producer.close()
+    consumer.close()
+    with Producer(bootstrap) as own:
+        own.send(topic, "of the child")
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+producer.close()
+print(sorted(message.value for message in consumer.to_end()))
+consumer.close()
+"""
+
+
+def test_clients_that_were_made_before_a_fork_are_refused_in_the_child(shared: Broker) -> None:
+    topic = shared.topic()
+    shared.produce(topic, ["before", "held"])
+    command = [sys.executable, "-W", "ignore", "-c", PARENT, shared.bootstrap, topic]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr
+    *refused, read = run.stdout.splitlines()
+    clients = ["producer", "producer", "producer", "consumer"]
+    assert [line.partition(" before a fork")[0] for line in refused] == [
+        f"the {client} was made" for client in clients
+    ]
+    assert read == "[b'held', b'of the child', b'of the parent']"
+    assert sorted(values(shared, topic)) == [b"before", b"held", b"of the child", b"of the parent"]
