@@ -208,6 +208,9 @@ class Producer:
         """
         sender = self._sender
         if sender.is_closed:
+            # Of a close that was cancelled: librdkafka's own waits for the messages.
+            await self._calls.idle()
+            sender.raise_failures()
             return
         sender.is_closed = True
         try:

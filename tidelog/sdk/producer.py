@@ -126,6 +126,8 @@ class Producer:
         """
         sender = self._sender
         if sender.is_closed:
+            # Of a close that was interrupted: librdkafka's own has waited for the messages.
+            sender.raise_failures()
             return
         sender.is_closed = True
         try:

@@ -96,6 +96,27 @@ def test_without_a_broker_sends_end_at_their_limit(broker: Broker) -> None:
     asyncio.run(run())
 
 
+def test_the_failures_of_a_cancelled_close_are_told_by_the_next_one(broker: Broker) -> None:
+    topic = broker.topic()
+
+    async def run() -> None:
+        producer = Producer(broker.bootstrap, delivery_timeout_ms=1000, request_timeout_ms=500)
+        await (await producer.send(topic, "durable"))
+        await asyncio.to_thread(broker.kill)
+        await producer.send(topic, "late")
+        closing = asyncio.create_task(producer.close())
+        for _ in range(2):
+            await asyncio.sleep(0)
+            closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        with pytest.raises(DeliveryError, match="_MSG_TIMED_OUT"):
+            await producer.close()
+        await producer.close()
+
+    asyncio.run(run())
+
+
 def test_one_cancelled_task_leaves_the_outcome_to_other_tasks(broker: Broker) -> None:
     topic = broker.topic()
 

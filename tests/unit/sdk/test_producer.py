@@ -105,6 +105,26 @@ def test_a_failed_delivery_is_told_by_result_and_by_flush(shared: Broker) -> Non
         producer.send(topic, b"")
 
 
+def test_the_failures_of_an_interrupted_close_are_told_by_the_next_one(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    producer = Producer(broker.bootstrap, delivery_timeout_ms=1000, request_timeout_ms=500)
+    producer.send(topic, "durable").result(30)
+    broker.kill()
+    producer.send(topic, "late")
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(producer, "flush", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
+    with pytest.raises(DeliveryError, match="_MSG_TIMED_OUT"):
+        producer.close()
+    producer.close()
+
+
 class Interrupted:
     """A client of librdkafka. Ctrl-C comes as the report of its first message does, and
     confluent-kafka drops both."""
