@@ -117,6 +117,9 @@ def repeated(
     while True:
         try:
             return call(STEP_SECONDS)
+        except SystemError as error:
+            # As in `serve_callbacks`: a call of a transaction serves callbacks too.
+            raise KeyboardInterrupt from error
         except confluent_kafka.KafkaException as error:
             failure = translated(error, what)
             if not isinstance(failure, RetriableError) and code_of(error) not in passing:

@@ -163,9 +163,12 @@ def test_a_worker_that_its_group_has_removed_commits_no_offsets(shared: Broker) 
 class Interrupted:
     """A client of librdkafka whose third commit the user interrupts with Ctrl-C."""
 
-    def __init__(self, configuration: dict[str, object], *, when_done: bool) -> None:
+    def __init__(
+        self, configuration: dict[str, object], *, when_done: bool, error: BaseException
+    ) -> None:
         self._client = confluent_kafka.Producer(configuration)
         self._when_done = when_done
+        self._error = error
         self._commits = 0
 
     def __getattr__(self, name: str) -> object:
@@ -181,21 +184,27 @@ class Interrupted:
             return
         if self._when_done:
             self._client.commit_transaction(30)
-        raise KeyboardInterrupt
+        raise self._error
 
 
 @pytest.mark.parametrize("when_done", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), SystemError("returned NULL without setting an exception")],
+    ids=["in-the-call", "in-a-callback"],
+)
 def test_a_worker_that_is_interrupted_while_it_commits_goes_on(
-    shared: Broker, monkeypatch: pytest.MonkeyPatch, when_done: bool
+    shared: Broker, monkeypatch: pytest.MonkeyPatch, when_done: bool, error: BaseException
 ) -> None:
     source, sink = filled(shared)
 
     def made(_: object, configuration: dict[str, object]) -> Interrupted:
-        return Interrupted(configuration, when_done=when_done)
+        return Interrupted(configuration, when_done=when_done, error=error)
 
     with monkeypatch.context() as patched:
         patched.setattr("tidelog.sdk.sender.made", made)
-        worker = Worker(shared, source, sink, f"interrupted-{when_done}")
+        name = f"interrupted-{when_done}-{type(error).__name__}"
+        worker = Worker(shared, source, sink, name)
     with pytest.raises(KeyboardInterrupt):
         worker.run(lambda: False)
     worker.run(lambda: is_complete(shared, sink))
