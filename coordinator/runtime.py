@@ -225,8 +225,8 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         try:
             self.carry_out(self._machine.decide(command, token, self._now()))
         except AppendRefused as error:
-            self._waiting.pop(token, None)
-            raise CoordinatorRefused(ErrorCode(error.error_code), str(error)) from error
+            refusal = CoordinatorRefused(ErrorCode(error.error_code), str(error))
+            self._refuse_when_durable(token, refusal)
         except TidelogError as error:
             # The WAL has ended, and with it this incarnation.
             self._waiting.pop(token, None)
@@ -399,10 +399,27 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
 
         self._log.tell(self._newest, told)
 
+    def _refuse_when_durable(self, token: Token, refusal: CoordinatorRefused) -> None:
+        """Give a refusal by the log when all appends so far are durable.
+
+        It is a read of the log: the refusal may rest on appends that could still be lost (H5), or
+        on a state that a successor has changed (B3). To a producer it may be final.
+        """
+
+        def told(lost: TidelogError | None) -> None:
+            if lost is not None:
+                self._fail([token], CoordinatorRefused(ErrorCode.NOT_COORDINATOR, str(lost)))
+            else:
+                self._fail([token], refusal if self._may_serve() else _stale())
+
+        if self._newest is None:
+            told(None)
+        else:
+            self._log.tell(self._newest, told)
+
     def _answer(self, replies: Sequence[tuple[Token, ReplyT]]) -> None:
         if not self._may_serve():
-            stale = CoordinatorRefused(ErrorCode.NOT_COORDINATOR, "the broker's lease is not fresh")
-            self._fail([token for token, _ in replies], stale)
+            self._fail([token for token, _ in replies], _stale())
             return
         for token, reply in replies:
             future = self._waiting.pop(token, None)
@@ -439,3 +456,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
         except TimeoutError:
             pass
         self._wake.clear()
+
+
+def _stale() -> CoordinatorRefused:
+    return CoordinatorRefused(ErrorCode.NOT_COORDINATOR, "the broker's lease is not fresh")

@@ -192,8 +192,9 @@ class Directory:
         for key in keys:
             self._refuse_after_failure(key)
             path = self._path(key)
-            if stat_or_none(path) is not None:
-                present.setdefault(os.path.dirname(path), []).append(key)
+            with nothing_applied(key):
+                if stat_or_none(path) is not None:
+                    present.setdefault(os.path.dirname(path), []).append(key)
         for first, *others in present.values():
             with self._parent(first, now_ns) as parent:
                 try:
@@ -231,8 +232,15 @@ class Directory:
         for child in children:
             if child.endswith("/"):
                 yield from self._walk(child, prefix, start_after)
-            elif (status := stat_or_none(self._path(child))) is not None:
-                yield meta_of(child, status)
+            elif (meta := self._meta_or_none(child)) is not None:
+                yield meta
+
+    def _meta_or_none(self, key: str) -> ObjectMeta | None:
+        try:
+            status = stat_or_none(self._path(key))
+        except OSError as error:
+            raise read_error(key, error) from error
+        return None if status is None else meta_of(key, status)
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"

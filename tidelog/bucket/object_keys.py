@@ -118,6 +118,9 @@ _STATE = re.compile(
     rf"{STATE_PREFIX}([^/]+)/(0|[1-9]\d{{0,9}})/(\d{{{OFFSET_DIGITS}}}){re.escape(SNAPSHOT_SUFFIX)}",
     re.ASCII,
 )
+_BY_ID = re.compile(
+    rf"(?:{HANDOVER_FOLDER}|{STAGED_FOLDER})[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}"
+)
 _CREDENTIALS = re.compile(rf"{CREDENTIALS_PREFIX}[0-9a-f]{{32}}{re.escape(CREDENTIALS_SUFFIX)}")
 _TABLE = re.compile(rf"{TOPICS_PREFIX}([0-9a-f-]{{36}})/.+")
 
@@ -135,12 +138,12 @@ def parse_key(key: str) -> BucketObject | None:
             return StateObject(found[1], int(found[2]), int(found[3]))
         case "topics/":
             return _parse_table(key)
+        case "handover/":
+            return HandoverObject(key) if _BY_ID.fullmatch(key) else None
+        case "staged/":
+            return StagedObject(key) if _BY_ID.fullmatch(key) else None
         case _ if not _is_possible(key):
             return None
-        case "handover/":
-            return HandoverObject(key)
-        case "staged/":
-            return StagedObject(key)
         case _ if folder == CLUSTER_FOLDER:
             return CredentialsObject(key) if _CREDENTIALS.fullmatch(key) else ClusterObject(key)
         case _ if folder == PROBE_FOLDER:

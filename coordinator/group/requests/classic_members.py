@@ -126,7 +126,9 @@ class ClassicMembers:
             return
         current = group.current(sync.member_id)
         is_revoking = current.state is MemberState.UNREVOKED_PARTITIONS
-        if current.epoch < group.epoch and not is_revoking:
+        # While the target is late, another join would not advance the member, and its client joins
+        # again without a pause. A heartbeat tells it to join.
+        if current.epoch < group.assignment_epoch and not is_revoking:
             self._expect_request(group, sync.member_id, subscription, turn, once=True)
             turn.reply(token, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS))
             return

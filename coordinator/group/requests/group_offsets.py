@@ -286,8 +286,9 @@ def expired_offsets(
 ) -> Iterable[OffsetRemoved]:
     """The records that remove a group's expired offsets (KIP-211, KIP-496).
 
-    - A group without members keeps its offsets for the retention after it became empty.
-    - A group that never had members (it only holds offsets) keeps them from their commit on.
+    - A classic group without members keeps its offsets for the retention after it became empty. One
+      that never had members (it only holds offsets) keeps them from their commit on.
+    - A consumer group without members keeps them from their commit on, as in Kafka.
     - A group with members keeps the offsets of subscribed topics; others expire from their commit
       on.
     """

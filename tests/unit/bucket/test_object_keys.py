@@ -12,6 +12,7 @@ from tidelog.bucket.object_keys import StagedObject, parse_key
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
 from tidelog.storage.stores.location import open_store
+from tidelog.wal.log.adoption import staged_key
 
 
 @pytest.mark.parametrize("folder", ["handover/", "staged/", "probe/", f"topics/{UUID(int=7)}/"])
@@ -36,16 +37,26 @@ def test_tidelog_writes_numbers_with_the_digits_of_ascii(folder: str) -> None:
     assert parse_key(f"{folder}{owner}/{other}{suffix}") is None
 
 
+@pytest.mark.parametrize("folder", ["handover/", "staged/"])
+def test_tidelog_names_images_and_staged_objects_by_ids(folder: str) -> None:
+    """The collector deleted an operator's file there when it had the age of a staged object."""
+    name = str(UUID(int=0xABCDEF))
+    assert parse_key(folder + name) is not None
+    for other in ("notes.txt", f"{name}.bak", f"old/{name}", name.upper(), name.replace("-", "")):
+        assert parse_key(folder + other) is None
+
+
 def test_whatever_a_folder_lists_can_be_deleted_or_is_foreign(tmp_path: Path) -> None:
     """Such a file, which an operator had put there, ended the broker that was to delete it."""
 
     async def story() -> None:
         store = open_store(f"file://{tmp_path}", SystemClock(), SystemEntropy())
-        await store.put("staged/known", b"")
+        known = staged_key(UUID(int=7))
+        await store.put(known, b"")
         (tmp_path / "staged" / "a\\b").write_bytes(b"")
         listed = [meta.key async for meta in store.list("staged/")]
         found = [key for key in listed if isinstance(parse_key(key), StagedObject)]
-        assert found == ["staged/known"]
+        assert found == [known]
         await store.delete(*found)
         await store.close()
 

@@ -28,6 +28,7 @@ from tidelog.records.batch import BatchHeader
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
+from tidelog.wal.log.producer_state import AppendRefused
 from tidelog.wal.write.writer import WalLost
 from tidelog.workers.offload import InlineOffload
 
@@ -122,6 +123,8 @@ class Log:
     begins_at: int = 0
     """The log keeps no records below this offset."""
     fault: CorruptObject | None = None
+    refusal: AppendRefused | None = None
+    """Raised by the next appends."""
 
     @property
     def is_empty(self) -> bool:
@@ -132,6 +135,8 @@ class Log:
     ) -> Slot:
         if self.ended:
             raise WalLost("the WAL has ended")
+        if self.refusal is not None:
+            raise self.refusal
         self.appended += [record.value for record in records]
         return Slot(len(self.appended) - 1)
 

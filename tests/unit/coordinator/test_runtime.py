@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable
 
 import pytest
 
@@ -12,6 +14,7 @@ from tidelog.errors import MissingObject, TidelogError
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.storage.object_store import StoreOutcomeUnknown
+from tidelog.wal.log.producer_state import INVALID_TXN_STATE, AppendRefused
 
 
 def test_an_answer_waits_until_its_records_are_durable() -> None:
@@ -131,6 +134,56 @@ def test_a_broker_whose_lease_is_not_fresh_says_nothing_of_its_state() -> None:
         with pytest.raises(CoordinatorRefused) as refused:
             await runtime.submit("?")
         assert refused.value.code is ErrorCode.NOT_COORDINATOR
+
+    tell(story, fresh=lambda: False)
+
+
+def refusing(log: Log) -> None:
+    log.refusal = AppendRefused(INVALID_TXN_STATE, "another transaction is open")
+
+
+async def refusal_of(asked: Awaitable[int]) -> ErrorCode:
+    with pytest.raises(CoordinatorRefused) as refused:
+        await asked
+    return refused.value.code
+
+
+def test_a_refusal_by_the_log_waits_until_earlier_records_are_durable() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        runtime.submit("+3")
+        refusing(log)
+        refused = asyncio.ensure_future(runtime.submit("+4"))
+        await settle()
+        assert not refused.done()
+        log.make_durable()
+        assert await refusal_of(refused) is ErrorCode.INVALID_TXN_STATE
+        assert await refusal_of(runtime.submit("+5")) is ErrorCode.INVALID_TXN_STATE
+        log.refusal = None
+        answer = runtime.submit("+6")
+        log.make_durable()
+        assert await answer == 9, "a refused command changes nothing"
+
+    tell(story)
+
+
+def test_a_refusal_by_a_log_whose_slot_is_lost_is_none() -> None:
+    async def story(runtime: Runtime, log: Log) -> None:
+        runtime.submit("+3")
+        refusing(log)
+        refused = runtime.submit("+4")
+        log.lose()
+        assert await refusal_of(refused) is ErrorCode.NOT_COORDINATOR
+
+    tell(story)
+
+
+def test_a_broker_whose_lease_is_not_fresh_refuses_nothing_by_its_log() -> None:
+    """A successor may have ended the transaction that is open here. To a producer the refusal would
+    be final."""
+
+    async def story(runtime: Runtime, log: Log) -> None:
+        refusing(log)
+        assert await refusal_of(runtime.submit("+4")) is ErrorCode.NOT_COORDINATOR
 
     tell(story, fresh=lambda: False)
 

@@ -344,6 +344,24 @@ def test_a_staged_object_by_a_foreign_name_stays_and_ends_no_broker() -> None:
     run(story)
 
 
+def test_foreign_objects_beside_staged_ones_and_images_stay_at_any_age() -> None:
+    clock = ShiftedClock()
+    store = MemoryStore(clock)
+    here = world(store, staged_retention_ms=HOUR_MS)
+    foreign = ["handover/notes.txt", "staged/notes.txt"]
+
+    async def story() -> None:
+        async with here.broker() as one:
+            for key in foreign:
+                await store.put(key, b"an operator's")
+            await with_an_old_object(one, store, clock)
+            collector = collections(one, store)
+            await passes(collector, 3)
+            assert await objects(store, "handover/") + await objects(store, "staged/") == foreign
+
+    run(story)
+
+
 def test_staged_objects_are_looked_at_in_turn_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.broker.collect.collector.LISTED_MAX", 2)
     store = MemoryStore(ShiftedClock())

@@ -170,6 +170,53 @@ def test_a_read_that_fails_may_be_repeated(tmp_path: Path, monkeypatch: pytest.M
     run(tmp_path, story)
 
 
+def failing_for(name: str, code: int) -> Any:
+    """`os.stat` that fails for the file of this name."""
+    really_stat = os.stat
+
+    def stat(path: Any, *arguments: Any, **named: Any) -> os.stat_result:
+        if str(path).endswith(name):
+            failing(code)()
+        return really_stat(path, *arguments, **named)
+
+    return stat
+
+
+def test_a_listing_whose_file_cannot_be_looked_at_may_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another error than a store's would end the broker."""
+
+    async def story(store: FilesystemStore) -> None:
+        await store.put("a/first", b"0")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", failing_for("a/first", errno.EIO))
+            with pytest.raises(StoreNotApplied, match="could not be read"):
+                [meta async for meta in store.list("a/")]
+        assert [meta.key async for meta in store.list("a/")] == ["a/first"]
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(errno.EIO, StoreNotApplied), (errno.EACCES, AccessDenied)]
+)
+def test_a_delete_whose_file_cannot_be_looked_at_may_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: type[Exception]
+) -> None:
+    async def story(store: FilesystemStore) -> None:
+        await store.put("a/first", b"0")
+        await store.put("b/second", b"0")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", failing_for("b/second", code))
+            with pytest.raises(expected, match="b/second"):
+                await store.delete("a/first", "b/second")
+        await store.delete("a/first", "b/second")
+        assert [meta.key async for meta in store.list()] == []
+
+    run(tmp_path, story)
+
+
 def test_a_cancelled_put_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, may_go_on = threading.Event(), threading.Event()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.coordinator.group.classic_client import ClassicClient
+from tests.unit.coordinator.group.classic_client import ALL, ClassicClient, classic_group
 from tests.unit.coordinator.group.consumer_world import HEARTBEAT_MS, ConsumerWorld, FakeConsumer
 from tests.unit.coordinator.group.group_world import GROUP
 from tests.unit.coordinator.group.requests.test_migration import settle
@@ -121,7 +121,7 @@ def test_a_classic_member_joins_before_a_successor_has_resolved_expressions(
     world.is_working = False
     second = ClassicClient(world)
     second.enter()
-    assert second.error is ErrorCode.REBALANCE_IN_PROGRESS, "the client asks again"
+    assert (second.error, second.has()) == (ErrorCode.NONE, []), "a heartbeat makes it join again"
     world.do_work()
     world.is_working = True
     settle(world, first, second)
@@ -294,3 +294,40 @@ def test_a_new_topic_is_assigned_though_its_name_was_found_while_a_target_was_ma
     world.is_working = True
     world.settle(client)
     assert client.has("flights") == [0, 1]
+
+
+@pytest.mark.parametrize("is_cooperative", [False, True])
+@pytest.mark.usefixtures("_large")
+def test_a_classic_member_gets_its_present_assignment_while_a_target_is_late(
+    world: ConsumerWorld, is_cooperative: bool
+) -> None:
+    """An error would make its client join and sync again at once, and again, without a pause."""
+    old = ClassicClient(world, is_cooperative)
+    classic_group(world, old)
+    world.is_working = False
+    new = world.consumer("new")
+    assert world.consumer_group.state is ConsumerGroupState.ASSIGNING
+    old.enter()
+    assert (old.error, old.has()) == (ErrorCode.NONE, ALL)
+    world.advance(HEARTBEAT_MS)
+    new.beat()
+    assert new.has() == []
+    world.do_work()
+    world.is_working = True
+    settle(world, old, new)
+
+
+@pytest.mark.usefixtures("_large")
+def test_a_classic_member_joins_again_if_the_target_comes_before_its_sync(
+    world: ConsumerWorld,
+) -> None:
+    old = ClassicClient(world)
+    classic_group(world, old)
+    world.is_working = False
+    new = world.consumer("new")
+    old.join()
+    world.do_work()
+    old.sync()
+    assert old.error is ErrorCode.REBALANCE_IN_PROGRESS
+    world.is_working = True
+    settle(world, old, new)
