@@ -11,7 +11,8 @@ all or none. The steps, and the state if the broker dies there:
 3. The broker leaves out the batches that the transaction has adopted already: an answer was lost,
    or a request came twice. It compares extents, so a successor finds the same answer. Only durable
    extents count. Therefore one adopt of a partition is under way at a time, until its slot is
-   durable, even if its caller has gone.
+   durable, even if its caller has gone. A leader that was superseded may still have the producer's
+   transaction before open, which was aborted since: what that one adopted does not count.
 4. The batches get their offsets and enter the open slot, as index entries only, all in one slot. So
    after a crash all are there or none, and step 3 need not look at single batches.
 5. The slot is durable: the broker answers.
@@ -147,7 +148,7 @@ class Adopter:
             await self._wal.wait_for_room()
             # No await from here until every batch is in the slot.
             self._partitions.require(partition)
-            known = partition.log.adopted(wanted.identity.producer_id)
+            known = partition.log.adopted(*wanted.identity)
             fresh = [batch for batch in batches if batch.key not in known]
             if not fresh:
                 return Adopted(-1, 0)

@@ -322,14 +322,15 @@ class PartitionLog:
         self._apply_marker(producer_id, producer_epoch, commit, coordinator_epoch, ordinal, now_ms)
         return AppendedBatch(offset, offset, False, ordinal, now_ms)
 
-    def adopted(self, producer_id: int) -> frozenset[str]:
+    def adopted(self, producer_id: int, producer_epoch: int) -> frozenset[str]:
         """The keys of staged objects whose batches the producer's open transaction adopted here.
 
-        Only durable adoptions count (H7).
+        Only durable adoptions count, and only a transaction of this epoch (H7). A former leader may
+        still have an earlier one open, which its successor has ended.
         """
-        state = self._producers.get(producer_id)
-        if state is None or not state.has_open_transaction:
+        if not self.is_in_transaction(producer_id, producer_epoch):
             return frozenset()
+        state = self._producers[producer_id]
         extents = self._extents.from_offset(state.transaction_first_offset)
         return frozenset(
             extent.key

@@ -283,8 +283,10 @@ async def list_groups(
         try:
             found += (await reply_of(ListGroupsReply, each)).groups
         except CoordinatorRefused as error:
-            # The groups listed so far accompany the error, as in Kafka.
-            response.error_code = error.code
+            # The groups listed so far accompany the error, as in Kafka. A client has no coordinator
+            # to search for: it asks again after Kafka's answer during a load.
+            moves = error.code is ErrorCode.NOT_COORDINATOR
+            response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if moves else error.code
     response.groups = made_list(found, _listed)
     return response
 

@@ -4,6 +4,7 @@ anywhere or wake up too late."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from tests.unit.broker.one_broker import TOPIC, run, until
 from tests.unit.broker.rolled import KillAt, Killed, hosted
 from tests.unit.broker.sink_world import BEFORE, NOW, SINK, Sink, client_of, world
-from tests.unit.broker.transactional_client import SECOND, loaded, read
+from tests.unit.broker.transactional_client import SECOND, TransactionalClient, loaded, read
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.broker.append.adopter import Adopted, AdoptFailed
-from tidelog.broker.coordinate.transaction_admission import Wanted
+from tidelog.broker.coordinate.transaction_admission import Admission, Wanted
+from tidelog.broker.partitions.partitions import Partition
 from tidelog.client.groups.admin import Place
 from tidelog.client.transactions.calls import TransactionCalls
 from tidelog.client.transactions.errors import MustAbort, ProducerFenced
@@ -23,6 +25,7 @@ from tidelog.client.transactions.sink import PROGRESS, ForeignQuery
 from tidelog.clock import SystemClock
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.crash_points import CrashPoint
+from tidelog.identifiers import ProducerEpoch, ProducerId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import iterate_batches
 from tidelog.storage.stores.memory import MemoryStore
@@ -297,6 +300,48 @@ def test_an_adopt_that_is_cut_off_is_waited_for_before_the_next_is_served() -> N
                 await producer.adopt(TOPIC, 0, [staged])
                 await producer.commit()
             assert await read(one) == [b"a"]
+
+    run(story)
+
+
+class _Admitting:
+    """A coordinator elsewhere that admits the producer's next transaction."""
+
+    async def admit(
+        self, wanted: Wanted, partitions: Sequence[Partition]
+    ) -> Mapping[Partition, Admission]:
+        return dict.fromkeys(partitions, Admission(ErrorCode.NONE, ordinal=2))
+
+
+def test_a_superseded_leader_takes_no_adoption_of_an_aborted_transaction_for_one_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has not seen the abort. A commit call that is repeated adopts the same objects again, and
+    would commit without their rows."""
+    here = world()
+
+    async def story() -> None:
+        async with here.broker(politely=False) as one:
+            await loaded(one)
+            topic_id = await one.create_topic()
+            staged = await Sink(here).stage(topic_id, 0, {0: [b"a"]})
+            client = TransactionalClient(one, SINK)
+            assert await client.init() is ErrorCode.NONE
+            adopter = one.broker.coordination.adopter
+            first = Wanted(
+                SINK, Identity(ProducerId(client.producer_id), ProducerEpoch(client.epoch)), SECOND
+            )
+            found = await adopter.adopt(hosted(one), first, [staged])
+            assert isinstance(found, Adopted)
+            assert found.record_count == 1
+            assert await adopter.adopt(hosted(one), first, [staged]) == Adopted(-1, 0)
+            monkeypatch.setattr(adopter, "_admissions", _Admitting())
+            epoch = ProducerEpoch(client.epoch + 1)
+            following = first._replace(identity=first.identity._replace(epoch=epoch))
+            refused = await adopter.adopt(hosted(one), following, [staged])
+            assert isinstance(refused, AdoptFailed)
+            assert refused.code is ErrorCode.INVALID_TXN_STATE
+            assert hosted(one).log.next_offset == 1
 
     run(story)
 

@@ -152,6 +152,28 @@ def test_types_and_states_are_filtered() -> None:
     run(story)
 
 
+def test_a_listing_is_refused_while_a_coordinator_loads_leaves_or_is_corrupt() -> None:
+    """Clients ask again after the codes of Kafka's listings, and give up after others."""
+
+    async def story() -> None:
+        async with world().broker() as broker:
+            await enter(broker)
+            runtime = broker.broker.coordination.coordinators.groups.find(GROUP)
+            for state, code in (
+                (RuntimeState.LOADING, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+                (RuntimeState.CORRUPT, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+                (RuntimeState.STOPPED, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+            ):
+                runtime._state = state
+                listed = await ask(broker, list_groups, ListGroupsRequest(), 5)
+                assert (listed.error_code, listed.groups) == (code, [])
+            runtime._state = RuntimeState.READY
+            listed = await ask(broker, list_groups, ListGroupsRequest(), 5)
+            assert [each.group_id for each in listed.groups] == [GROUP]
+
+    run(story)
+
+
 @pytest.mark.parametrize("politely", [True, False])
 def test_groups_and_offsets_survive_the_broker(politely: bool) -> None:
     bucket = world()
