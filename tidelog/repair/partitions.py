@@ -193,7 +193,7 @@ class _Survey:
         base = await self._base(tenures, partition, end, found)
         is_ahead = self._is_ahead(base, end, found.events)
         if is_ahead:
-            # What is blamed for the partition's failure stands for the lost objects.
+            # The partition's fault stands for the objects that the log has lost.
             found.events.append(CorruptObject(*next(iter(found.faults.items()))))
         left = await self._access.offload.run(salvage, base, found.events, self._filler)
         for event in found.events:
@@ -208,7 +208,7 @@ class _Survey:
     def _is_ahead(self, base: PartitionImage, end: SoundEnd, events: Iterable[Event]) -> bool:
         """Whether a table has more than the log that is left: the log has lost its end.
 
-        Coordinators' states are no tables. Nobody has seen the offsets of their logs.
+        Coordinators' states are no tables, and no client has seen the offsets of their logs.
         """
         if self._access.cluster.state.topics[base.partition.topic_id].internal:
             return False

@@ -39,7 +39,11 @@ PAGE_KEYS: Final = 1000
 METADATA_TURN: Final = 20
 """Every question whose number is a multiple of this one reads the metadata log."""
 IN_FLIGHT_SLOTS_MAX: Final = 256
-"""Slots between an absent one and a WAL's newest: far more than a broker uploads at a time."""
+"""An absent slot further below its WAL's newest is taken for collected.
+
+A broker uploads `wal.uploads.in.flight.max` (64) slots at a time. If that setting is above this
+number, a slot that lands so late may stay unread until a broker writes again.
+"""
 APART_MS_MAX: Final = 60_000
 """A later question answers yes. The wall clock measures, since it counts a machine's sleep."""
 

@@ -16,7 +16,7 @@ from tidelog.cli.broker_client import (
     with_client,
 )
 from tidelog.cli.group_reader import GroupReader
-from tidelog.cli.record_text import JSON, LINES, text
+from tidelog.cli.record_text import INT64_MAX, JSON, LINES, text
 from tidelog.client.committed import visible_batches
 from tidelog.client.errors import RequestFailed, RequestRefused
 from tidelog.client.groups.membership import GroupMember
@@ -32,7 +32,6 @@ from tidelog.records.records import decode_records
 RETRY_SECONDS = 0.5
 ATTEMPTS_MAX = 20
 FETCH_BYTES_MAX = 4 * 1024 * 1024
-INT64_MAX = 2**63 - 1
 WAIT_MS = 500
 """The wait for new records, over all partitions together."""
 
