@@ -32,6 +32,16 @@ FIRST_VERSION_JAVA = "3.9.1"
 TOOL_OF_CLIENT = {"java": "java", "kafkajs": "npm", "kcat": "kcat"}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """aiokafka and kafka-python leave sockets to the garbage collector, which may find one of
+    them during any later test."""
+    for item in items:
+        if item.get_closest_marker("compat"):
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore:(unclosed|loop is closed):ResourceWarning")
+            )
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     folder = tmp_path_factory.mktemp("broker")

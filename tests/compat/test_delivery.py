@@ -113,8 +113,6 @@ class BrokerBehindProxy:
         self._process.kill()
 
 
-# kafka-python leaves sockets to the garbage collector when it cannot connect.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("dies", [False, True], ids=["connection cut", "broker killed"])
 @pytest.mark.parametrize("sender", [confluent_sender, kafka_python_sender])
 def test_a_lost_answer_duplicates_a_record_unless_the_producer_is_idempotent(

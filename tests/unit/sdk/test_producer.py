@@ -109,9 +109,8 @@ def test_the_failures_of_an_interrupted_close_are_told_by_the_next_one(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = broker.topic()
-    producer = Producer(broker.bootstrap, delivery_timeout_ms=1000, request_timeout_ms=500)
-    producer.send(topic, "durable").result(30)
     broker.kill()
+    producer = Producer(broker.bootstrap, delivery_timeout_ms=1000, request_timeout_ms=500)
     producer.send(topic, "late")
 
     def interrupted() -> None:
