@@ -164,7 +164,7 @@ class KafkaLogClient:
         for key, position in positions.items():
             by_leader[await self._leader(key)][key] = position
         answers: list[Fetched] = []
-        refused: RequestRefused | None = None
+        refused = 0
         for leader, wanted in by_leader.items():
             request = self._fetch_request(wanted, isolation, wait_seconds)
             version = self._random.choice(_FETCH_VERSIONS)
@@ -178,14 +178,13 @@ class KafkaLogClient:
                     if partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                         answers.append(Fetched(key, [], wanted[key], -1, out_of_range=True))
                         continue
-                    try:
-                        self._refuse(key, partition.error_code)
-                    except RequestRefused as error:
-                        refused = refused or error
+                    if partition.error_code != ErrorCode.NONE:
+                        self._forget_stale(key, partition.error_code)
+                        refused = refused or partition.error_code
                         continue
                     answers.append(self._decode(key, wanted[key], partition))
-        if not answers and refused is not None:
-            raise refused
+        if not answers:
+            _refuse(refused)
         return answers
 
     async def end_offset(self, key: Key, isolation: Isolation = "read_committed") -> int:
@@ -297,9 +296,12 @@ class KafkaLogClient:
         )
 
     def _refuse(self, key: Key, code: int) -> None:
+        self._forget_stale(key, code)
+        _refuse(code)
+
+    def _forget_stale(self, key: Key, code: int) -> None:
         if code in _STALE:
             self._leaders.pop(key, None)
-        _refuse(code)
 
     async def _leader(self, key: Key) -> Address:
         if key not in self._leaders:
@@ -327,13 +329,13 @@ class KafkaLogClient:
 
     async def _ask_anyone(self, request: Request[R]) -> R:
         """Ask the brokers one after the other until one answers."""
-        failure: NoAnswer | None = None
+        why = "no broker is known"
         for address in self._shuffled_addresses():
             try:
                 return await self._ask(address, "produce", request)
             except NoAnswer as error:
-                failure = error
-        raise failure or NoAnswer("no broker is known")
+                why = str(error)
+        raise NoAnswer(why)
 
     def _shuffled_addresses(self) -> list[Address]:
         addresses = self._bootstrap()

@@ -292,6 +292,8 @@ class ProcessNetwork:
             if not answer.cancelled() and answer.exception() is None:
                 answer.result().abort()
             raise
+        finally:
+            del answer  # Its error refers to this frame.
         transport.attach(factory())
         return transport
 

@@ -235,12 +235,14 @@ class SimulatedStore:
     def _apply(self, call: _Call, reply_seconds: float) -> None:
         again = call.applied
         call.applied = True
+        # Here and below: no reference cycles, as no garbage is collected during the simulation.
+        call.apply_handle = None
         outcome: object = None
         error: StoreError | None = None
         try:
             outcome = call.action()
         except StoreError as refused:
-            error = refused
+            error = refused.with_traceback(None)
         if call.kind == "put" and error is None:
             self._written_at[call.key] = self.loop.time()
             self.sent_at[call.key] = call.sent_at
