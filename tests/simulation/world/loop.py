@@ -28,6 +28,7 @@ from tests.simulation.world.owners import (
     close_coroutines,
     describe,
 )
+from tests.simulation.world.patches import Patch, patched
 from tests.simulation.world.trace import Trace
 
 T = TypeVar("T")
@@ -128,56 +129,63 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._running = True
             sys.set_asyncgen_hooks(finalizer=self._finalize_generator)
             events._set_running_loop(self)
-            while not self._stopping:
-                self._run_batch()
+            with patched(self._patches()):
+                self._run_batches()
         finally:
             self._stopping = False
             self._running = False
             events._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
 
-    def _run_batch(self) -> None:
+    def _patches(self) -> list[Patch]:
+        """asyncio's own functions ask the operating system for the process id each time."""
+        found = [(place, "get_running_loop", lambda: self) for place in (asyncio, events)]
+        return [*found, (events, "_get_running_loop", lambda: self)]
+
+    def _run_batches(self) -> None:
         timers = self._timers
-        if not self._ready:
-            self._advance()
-        elif self.steps - self._advanced_at_step > _STEPS_AT_ONCE_MAX:
-            raise Livelock(f"{_STEPS_AT_ONCE_MAX} steps at once:\n{self.describe_tasks()}")
-        while timers and timers[0][0] <= self._now:
-            self._ready.append(heapq.heappop(timers)[2])
-        batch, self._ready = self._ready, []
-        if len(batch) > 1:
-            self.random.shuffle(batch)
-        for handle in batch:
-            if handle._cancelled:
-                continue
-            owner = handle.owner
-            if owner is not None:
-                if not owner.alive:
-                    continue
-                if owner.paused:
-                    owner.held.append(handle)
-                    continue
-                owner.steps += 1
-            self.steps += 1
-            self._now += STEP_SECONDS
-            self._current = owner
-            try:
-                handle._context.run(handle._callback, *handle._args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # noqa: BLE001 - as asyncio's own loops do
-                message = f"a callback failed: {handle!r}"
-                self.call_exception_handler(
-                    {"message": message, "exception": error, "handle": handle}
-                )
-            if owner is not None and owner.steps == owner.dies_at_step and owner.alive:
-                self._current = None
-                owner.die()
-        self._current = None
+        while not self._stopping:
+            if not self._ready:
+                self._advance()
+            elif self.steps - self._advanced_at_step > _STEPS_AT_ONCE_MAX:
+                raise Livelock(f"{_STEPS_AT_ONCE_MAX} steps at once:\n{self.describe_tasks()}")
+            batch, self._ready = self._ready, []
+            now = self._now
+            while timers and timers[0][0] <= now:
+                batch.append(heapq.heappop(timers)[2])
+            if len(batch) > 1:
+                self.random.shuffle(batch)
+            for handle in batch:
+                if not handle._cancelled:
+                    self._run_handle(handle)
+            self._current = None
+
+    def _run_handle(self, handle: Handle | TimerHandle) -> None:
+        owner = handle.owner
+        if owner is not None:
+            if not owner.alive:
+                return
+            if owner.paused:
+                owner.held.append(handle)
+                return
+            owner.steps += 1
+        self.steps += 1
+        self._now += STEP_SECONDS
+        self._current = owner
+        try:
+            handle._context.run(handle._callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as asyncio's own loops do
+            message = f"a callback failed: {handle!r}"
+            self.call_exception_handler({"message": message, "exception": error, "handle": handle})
+        if owner is not None and owner.steps == owner.dies_at_step and owner.alive:
+            self._current = None
+            owner.die()
 
     def _advance(self) -> None:
         timers = self._timers
-        while timers and timers[0][2].cancelled():
+        while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         if not timers:
             raise Deadlock(f"every task waits and no timer is set:\n{self.describe_tasks()}")
@@ -186,7 +194,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             raise DeadlineExceeded(
                 f"not done at virtual time {self._deadline:.3f}:\n{self.describe_tasks()}"
             )
-        self._now = max(self._now, when)
+        if when > self._now:
+            self._now = when
         self._advanced_at_step = self.steps
 
     def _main_done(self, future: asyncio.Future[Any]) -> None:
@@ -289,7 +298,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, delay: float, callback: Callable[..., object], *args: Any
     ) -> asyncio.TimerHandle:
         """call_later for the simulation itself: the callback runs even if the caller dies."""
-        return self.call_at(self._now + delay, callback, *args, context=self.system_context)
+        when = self._now + delay
+        handle = TimerHandle(when, callback, args, self, self.system_context)
+        if self._closing:
+            handle.cancel()
+        else:
+            heapq.heappush(self._timers, (when, self.next_number(), handle))
+        return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Called by TimerHandle.cancel; the heap drops it when it is met."""

@@ -46,6 +46,8 @@ class Handle(asyncio.Handle):
     """A handle like asyncio's, without the debugging that asks the loop each time."""
 
     __slots__ = ("owner",)
+    _repr = None
+    _source_traceback = None
 
     def __init__(
         self,
@@ -59,8 +61,6 @@ class Handle(asyncio.Handle):
         self._loop = loop
         self._context = context
         self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
         self.owner: Owner | None = context.get(OWNER)
 
 
@@ -68,6 +68,8 @@ class TimerHandle(asyncio.TimerHandle):
     """A timer's handle."""
 
     __slots__ = ("owner",)
+    _repr = None
+    _source_traceback = None
 
     def __init__(
         self,
@@ -82,8 +84,6 @@ class TimerHandle(asyncio.TimerHandle):
         self._loop = loop
         self._context = context
         self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
         self._when = when
         self._scheduled = True
         self.owner: Owner | None = context.get(OWNER)
@@ -109,10 +109,11 @@ Tasks: TypeAlias = WeakValueDictionary[int, SimulatedTask]
 class SimulatedFuture(asyncio.Future[Any]):
     """A future whose hash is a number, for the same reason."""
 
+    _number = 0
+
     def __init__(self, *, loop: SimulatedLoop) -> None:
         super().__init__(loop=loop)
         self.owner = OWNER.get()
-        self._number = 0
 
     def __hash__(self) -> int:
         if self._number == 0:
