@@ -40,8 +40,8 @@ from typing import NoReturn
 from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionError, PartitionRegistry
 from tidelog.broker.read.wal_tier import LogReader
+from tidelog.bucket.object_keys import WAL_FOLDER
 from tidelog.bucket.object_keys import MergedObjectKey as MergedKey
-from tidelog.bucket.object_keys import WalObject, parse_key
 from tidelog.clock import Clock
 from tidelog.concurrency import all_results
 from tidelog.coordinator.cluster.membership.tenure_reports import TenureReports
@@ -52,6 +52,7 @@ from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat
 from tidelog.identifiers import Incarnation, Slot, TopicPartition
 from tidelog.storage.object_store import Buffer, IfAbsent, ObjectStore, StoreError
 from tidelog.wal.format.merged_object import ExtentRun, MergedObject, MergeSource, assemble_merged
+from tidelog.wal.format.object_format import MERGED_FOLDER, wal_key, wal_prefix
 from tidelog.wal.format.slot_index import SlotIndex
 from tidelog.wal.log.extents import Extent, Place
 from tidelog.wal.read.index import read_batch_index
@@ -267,17 +268,17 @@ class Merger:
 
     async def _plan(self) -> tuple[MergePlan, Mapping[TopicPartition, Partition]] | None:
         """The next merge, and the partitions that it was planned for."""
-        floor = self._checkpointer.floor or Slot(0)
-        incarnation = self._writer.incarnation
+        own = wal_prefix(self._writer.incarnation)
+        floor = wal_key(self._writer.incarnation, self._checkpointer.floor or Slot(0))
 
         def is_old(key: str) -> bool:
-            """True below the floor. Objects above it stay anyway, and may soon be in a table."""
-            match parse_key(key):
-                case WalObject(owner, slot):
-                    return owner != incarnation or slot < floor
-                case MergedKey():
-                    return True
-            return False
+            """True below the floor. Objects above it stay anyway, and may soon be in a table.
+
+            It compares keys as they sort, since a plan asks it for every object with live batches.
+            """
+            return (
+                key < floor if key.startswith(own) else key.startswith((WAL_FOLDER, MERGED_FOLDER))
+            )
 
         partitions = {
             hosted.log.partition: hosted

@@ -7,7 +7,8 @@ An object of a newer format raises UnsupportedFormat.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
+from operator import or_
 from typing import Any
 from uuid import UUID
 
@@ -47,6 +48,8 @@ from tidelog.wal.log.entries import EntryKind, IndexEntry
 from tidelog.wal.log.extents import NO_CRC
 
 _KINDS = {int(kind): kind for kind in EntryKind}
+_BATCH, _OPENING = int(EntryKind.BATCH), int(EntryKind.OPENING)
+_RELOCATED, _ADOPTED = int(EntryKind.RELOCATED), int(EntryKind.ADOPTED)
 _IS_KIND = np.array([number in _KINDS for number in range(256)])
 _MIDDLE = (
     "base_offset",
@@ -263,9 +266,8 @@ def _check_entries(
 ) -> None:
     """Raise CorruptObject for an entry out of bounds, which a writer's bug could produce."""
     kind, position = columns["kind"], columns["position"]
-    own, opens = kind == EntryKind.BATCH, kind == EntryKind.OPENING
-    relocated = kind == EntryKind.RELOCATED
-    placed = own | relocated | (kind == EntryKind.ADOPTED)
+    own, opens, relocated = kind == _BATCH, kind == _OPENING, kind == _RELOCATED
+    placed = own | relocated | (kind == _ADOPTED)
     ends = position + columns["length"]
     faults = {
         "an entry of unknown kind": ~_IS_KIND[kind],
@@ -278,7 +280,7 @@ def _check_entries(
         "a batch without offsets": placed & (columns["last_offset"] < columns["base_offset"]),
         "an opening without image": opens & ((position < 0) | (position >= images)),
     }
-    if not np.any(list(faults.values())):
+    if not reduce(or_, faults.values()).any():
         return
     for what, rows in faults.items():
         if rows.any():
