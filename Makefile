@@ -139,6 +139,10 @@ bench: .venv/.installed-integration ## Throughput, latency, CPU and requests, be
 	@$(PY) -m scripts.tools java mvn go
 	@$(PY) -m benchmarks
 
+.PHONY: bench-beside
+bench-beside: venv ## The broker beside an earlier commit, at the same time: make bench-beside COMMIT=v0.1 PAIRS=12
+	@$(PY) -m benchmarks.broker.beside $(COMMIT) --pairs $(or $(PAIRS),12)
+
 .PHONY: damage
 damage: venv ## Each damage on each kind of object, at many places: docs/DAMAGE.md (make damage FLIPS=40)
 	@$(PY) -m tests.damage --flips $(FLIPS) --jobs $(WORKERS)
