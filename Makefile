@@ -140,8 +140,8 @@ bench: .venv/.installed-integration ## Throughput, latency, CPU and requests, be
 	@$(PY) -m benchmarks
 
 .PHONY: bench-beside
-bench-beside: venv ## The broker beside an earlier commit, at the same time: make bench-beside COMMIT=v0.1 PAIRS=12
-	@$(PY) -m benchmarks.broker.beside $(COMMIT) --pairs $(or $(PAIRS),12)
+bench-beside: venv ## The broker beside an earlier commit, at the same time: make bench-beside COMMIT=HEAD~1 PAIRS=12
+	@$(PY) -m benchmarks.broker.beside $(or $(COMMIT),$(error name the earlier commit: make bench-beside COMMIT=HEAD~1)) --pairs $(or $(PAIRS),12)
 
 .PHONY: damage
 damage: venv ## Each damage on each kind of object, at many places: docs/DAMAGE.md (make damage FLIPS=40)

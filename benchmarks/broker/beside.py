@@ -167,11 +167,13 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=12)
     arguments = parser.parse_args()
     archive = subprocess.run(
-        ["git", "archive", arguments.commit], cwd=ROOT, capture_output=True, check=True
-    ).stdout
+        ["git", "archive", arguments.commit], cwd=ROOT, capture_output=True, check=False
+    )
+    if archive.returncode:
+        parser.error(f"{arguments.commit}: no commit of this clone: {archive.stderr.decode()}")
     with tempfile.TemporaryDirectory(prefix="tidelog-beside-") as folder:
         checkout = Path(folder, "before")
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
             tar.extractall(checkout, filter="data")
         print(f"| Load, beside {arguments.commit} | CPU a unit | unit | units a second |")
         print("|---|---|---|---|")

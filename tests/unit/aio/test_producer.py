@@ -100,9 +100,8 @@ def test_the_failures_of_a_cancelled_close_are_told_by_the_next_one(broker: Brok
     topic = broker.topic()
 
     async def run() -> None:
-        producer = Producer(broker.bootstrap, delivery_timeout_ms=1000, request_timeout_ms=500)
-        await (await producer.send(topic, "durable"))
         await asyncio.to_thread(broker.kill)
+        producer = Producer(broker.bootstrap, delivery_timeout_ms=1000, request_timeout_ms=500)
         await producer.send(topic, "late")
         closing = asyncio.create_task(producer.close())
         for _ in range(2):
