@@ -32,7 +32,7 @@ from the newest. Without it, recovery would refer to objects that a collector ta
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import NoReturn
@@ -132,6 +132,18 @@ class MergedObjects:
             return False
         self._named.pop(found.number, None)
         return found.number < self._next
+
+
+def old_objects(incarnation: Incarnation, floor: Slot) -> Callable[[str], bool]:
+    """Whether the object of a key may go as soon as it has no live bytes, as one broker judges.
+
+    True below the incarnation's floor, and for all objects of others. Objects above the floor stay
+    anyway, and may soon be in a table. Staged objects are not merged. It compares keys as they
+    sort, since a plan asks it for every object with live batches.
+    """
+    own, first_young = wal_prefix(incarnation), wal_key(incarnation, floor)
+    others = (WAL_FOLDER, MERGED_FOLDER)
+    return lambda key: key < first_young if key.startswith(own) else key.startswith(others)
 
 
 class Merger:
@@ -268,18 +280,7 @@ class Merger:
 
     async def _plan(self) -> tuple[MergePlan, Mapping[TopicPartition, Partition]] | None:
         """The next merge, and the partitions that it was planned for."""
-        own = wal_prefix(self._writer.incarnation)
-        floor = wal_key(self._writer.incarnation, self._checkpointer.floor or Slot(0))
-
-        def is_old(key: str) -> bool:
-            """True below the floor. Objects above it stay anyway, and may soon be in a table.
-
-            It compares keys as they sort, since a plan asks it for every object with live batches.
-            """
-            return (
-                key < floor if key.startswith(own) else key.startswith((WAL_FOLDER, MERGED_FOLDER))
-            )
-
+        is_old = old_objects(self._writer.incarnation, self._checkpointer.floor or Slot(0))
         partitions = {
             hosted.log.partition: hosted
             for hosted in self._partitions

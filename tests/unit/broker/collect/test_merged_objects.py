@@ -10,8 +10,9 @@ import pytest
 from tests.unit.broker.collect.collected_wal import roll, values, world
 from tests.unit.broker.collections import by_folder, checkpoint, collections, forget_memory, objects
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, run
+from tidelog.broker.collect.merger import old_objects
 from tidelog.clock import SystemClock
-from tidelog.identifiers import Slot
+from tidelog.identifiers import BrokerId, Epoch, Incarnation, Slot
 from tidelog.storage.object_store import Buffer, ByteRange, StoredObject, Suffix
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.object_format import (
@@ -19,6 +20,7 @@ from tidelog.wal.format.object_format import (
     FOOTER_END_BYTES,
     WAL_FORMAT_VERSION,
     footer_crc,
+    merged_key,
     wal_key,
 )
 
@@ -269,3 +271,14 @@ def test_a_reader_whose_object_is_merged_and_deleted_meanwhile_goes_on() -> None
             assert await reading == [b"%d" % number for number in range(8)]
 
     run(story)
+
+
+def test_only_objects_that_may_go_are_old() -> None:
+    own, other = (Incarnation(BrokerId(0), Epoch(epoch)) for epoch in (1, 12))
+    is_old = old_objects(own, Slot(100))
+    assert all(is_old(wal_key(own, Slot(number))) for number in (9, 99))
+    assert not any(is_old(wal_key(own, Slot(number))) for number in (100, 1000))
+    assert is_old(wal_key(other, Slot(1000)))
+    assert is_old(merged_key(own, 1000))
+    assert is_old(merged_key(other, 0))
+    assert not is_old("staged/00000000-0000-4000-8000-000000000000")
