@@ -43,7 +43,10 @@ def open_reader(
     retry: StoreRetrySettings | None = None,
     statistics: StoreStatistics | None = None,
 ) -> ObjectStore:
-    """Like `open_store`, and a read-only fsspec store for other URLs (`gs://`, `abfs://`)."""
+    """Like `open_store`, and a read-only fsspec store for other URLs (`gs://`, `abfs://`).
+
+    Raises also StoreNotApplied, if a file system cannot connect.
+    """
     scheme = urlsplit(url).scheme
     if scheme in {"file", "memory", "s3", ""}:
         return open_store(url, clock, entropy, retry=retry, statistics=statistics)

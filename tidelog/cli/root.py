@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -56,6 +57,7 @@ MODULES: Final = {name: f"tidelog.cli.commands.{name}" for name in COMMANDS} | {
 """The commands' modules; each has an object of the command's name."""
 EXTRAS_OF: Final = {"server": "broker"}
 """The extras without which a command does not start."""
+NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
 class _Commands(click.Group):
@@ -168,9 +170,18 @@ def run(crash_points: CrashPoints = NO_CRASH_POINTS) -> None:
     them as click's context object.
     """
     try:
-        _run(crash_points)
-    finally:
-        _end_output()
+        try:
+            _run(crash_points)
+        finally:
+            _end_output()
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        _drop_output()
+        where = "" if error.filename is None else f": {error.filename}"
+        why = f"{error.strerror}{where}; free some, and run the command again"
+        print(f"tidelog: {why}", file=sys.stderr)
+        sys.exit(REFUSED)
 
 
 def _run(crash_points: CrashPoints) -> None:
@@ -197,8 +208,12 @@ def _end_output() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python writes it out again at its end: it would show the error and exit with 120.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+
+
+def _drop_output() -> None:
+    # Python writes it out again at its end: it would show the error and exit with 120.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _code(error: TidelogError) -> int:

@@ -89,6 +89,23 @@ def test_a_mistyped_command_gets_a_suggestion(
 
 
 @pytest.mark.parametrize(
+    "arguments", [["version"], ["topics", "--help"], ["completion", "bash"], ["--help"]]
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_finds_no_space_is_named(arguments: list[str], unbuffered: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tidelog.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            text=True,
+        )
+    said = "tidelog: No space left on device; free some, and run the command again\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
+@pytest.mark.parametrize(
     ("arguments", "code"), [(["version"], 0), (["fsck", "--json", "--store", "{store}"], 4)]
 )
 def test_a_reader_that_is_gone_does_not_change_the_exit_code(
@@ -277,7 +294,10 @@ def test_lines_and_json_records_come_back_as_they_were_sent(command: Command) ->
     found = [json.loads(line) for line in read.out.splitlines()]
     assert [{name: record[name] for name in records[0]} for record in found] == records
     assert [record["offset"] for record in found] == [2, 3]
-    assert command("consume", "round", "--from", "end", "--until-end").out == ""
+    for end in ("4", "end"):
+        assert command("consume", "round", "--from", end, "--until-end") == (0, "", "")
+    above = command("consume", "round", "--from", "5", "--until-end")
+    assert (above.code, "holds 0 to 4, exclusive" in above.err) == (1, True), above
     assert command("consume", "round", "--from", "@0", "--max", "1").out == "one\n"
 
 

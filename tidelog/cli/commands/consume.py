@@ -214,6 +214,9 @@ class Reader:
     async def begin(self, partition: int, start: Start) -> int:
         """The start offset of a partition."""
         if start.offset is not None:
+            # With --until-end nothing would be fetched there, and nobody told.
+            if start.offset > await offset_at(self._client, self._topic, partition, LATEST):
+                raise await self._outside(partition, start.offset)
             return start.offset
         found = await offset_at(self._client, self._topic, partition, start.timestamp_ms)
         if found < 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -261,3 +262,20 @@ def test_a_failed_read_through_fsspec_may_be_repeated(foreign: str) -> None:
         await store.close()
 
     asyncio.run(story())
+
+
+class DistantFileSystem(MemoryFileSystem):
+    """Connects when it is opened, as those of `ftp` and `sftp` do; its host is not there."""
+
+    protocol = "distant"
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+
+def test_a_host_that_is_not_there_is_named() -> None:
+    fsspec.register_implementation("distant", DistantFileSystem, clobber=True)
+    with pytest.raises(StoreNotApplied) as caught:
+        open_reader("distant://host/prefix", SystemClock(), SeededEntropy(1))
+    said = "distant://host/prefix: opening it failed: gaierror: [Errno -2] Name or service"
+    assert str(caught.value).startswith(said)
