@@ -27,6 +27,8 @@ from tests.integration.page_reader import Command, reader
 from tests.integration.test_deployment_page import CLIENTS, HELM_INSTALL, words, written
 from tests.unit.deploy.commands import DEPLOY, ROOT, composed_cluster, environment_of, served
 from tests.wheels import copy_clone
+from tidelog.broker.settings.loading import load_settings
+from tidelog.errors import InvalidConfiguration
 from tidelog.localstack.made_once import made_once
 from tidelog.localstack.ports import free_ports
 from tidelog.sdk.admin import Admin
@@ -96,11 +98,17 @@ def test_the_chart_is_sound_and_kubernetes_knows_every_field(
     assert kinds.count("Service") == 2 + replicas
 
 
-def stateful_set(helm: Path, values: list[str]) -> dict[str, Any]:
+def pod_of(helm: Path, values: list[str]) -> dict[str, Any]:
+    """The template of a pod."""
     for manifest in yaml.safe_load_all(rendered(helm, values)):
         if manifest["kind"] == "StatefulSet":
-            return dict(manifest["spec"]["template"]["spec"]["containers"][0])
+            return dict(manifest["spec"]["template"])
     raise AssertionError("no StatefulSet")
+
+
+def stateful_set(helm: Path, values: list[str]) -> dict[str, Any]:
+    """The container of a pod."""
+    return dict(pod_of(helm, values)["spec"]["containers"][0])
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
@@ -128,6 +136,15 @@ def test_a_pods_commands_start_and_drain_a_broker(helm: Path, values: list[str])
         # The only broker cannot be drained. That does not delay its end.
         stop = container["lifecycle"]["preStop"]["exec"]["command"]
         subprocess.run(moved(stop), env=environment_of(pod), check=True)
+
+
+def test_a_release_named_tidelog_gives_its_pods_no_variables_that_look_like_settings(
+    helm: Path,
+) -> None:
+    """Kubernetes would set TIDELOG_BOOTSTRAP_SERVICE_HOST for the service tidelog-bootstrap."""
+    with pytest.raises(InvalidConfiguration, match="TIDELOG_BOOTSTRAP_SERVICE_HOST"):
+        load_settings(environment={"TIDELOG_BOOTSTRAP_SERVICE_HOST": "10.0.0.1"})
+    assert pod_of(helm, ["store.url=s3://b/p"])["spec"]["enableServiceLinks"] is False
 
 
 def test_clients_outside_reach_each_broker_at_a_node_port_of_its_own(helm: Path) -> None:
