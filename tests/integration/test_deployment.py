@@ -169,6 +169,21 @@ def test_clients_outside_reach_each_broker_at_a_node_port_of_its_own(helm: Path)
         assert facts["kafka"] == "nodes.example.com:30094"
 
 
+def test_clients_reach_a_broker_that_is_not_ready_or_ends_but_do_not_begin_there(
+    helm: Path,
+) -> None:
+    """One damaged partition makes a broker unready; all others are served there alone."""
+    for values in (VALUES["plain"], VALUES["everything"]):
+        published = {
+            each["metadata"]["name"]: each["spec"].get("publishNotReadyAddresses", False)
+            for each in yaml.safe_load_all(rendered(helm, values))
+            if each["kind"] == "Service"
+        }
+        assert published.pop("cluster-bootstrap") is False
+        assert {"cluster", "cluster-0", "cluster-1"} <= set(published)
+        assert all(published.values())
+
+
 def test_settings_of_a_file_reach_the_broker_as_they_are_written(
     helm: Path, tmp_path: Path
 ) -> None:
