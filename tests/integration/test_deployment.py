@@ -184,6 +184,17 @@ def test_clients_reach_a_broker_that_is_not_ready_or_ends_but_do_not_begin_there
         assert all(published.values())
 
 
+def test_an_upgrade_with_another_key_of_the_store_restarts_the_pods(helm: Path) -> None:
+    values = ["store.url=s3://b/p", "store.accessKeyId=a"]
+    first, again, other = (
+        pod_of(helm, [*values, f"store.secretAccessKey={key}"]) for key in ("b", "b", "c")
+    )
+    assert first == again
+    assert first != other
+    annotations = first["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == "9093"
+
+
 def test_settings_of_a_file_reach_the_broker_as_they_are_written(
     helm: Path, tmp_path: Path
 ) -> None:
