@@ -195,6 +195,17 @@ def test_an_upgrade_with_another_key_of_the_store_restarts_the_pods(helm: Path) 
     assert annotations["prometheus.io/port"] == "9093"
 
 
+def test_brokers_spread_over_zones_and_over_nodes(helm: Path) -> None:
+    pod = pod_of(helm, ["store.url=s3://b/p"])
+    spread = pod["spec"]["topologySpreadConstraints"]
+    assert [each["topologyKey"] for each in spread] == [
+        "topology.kubernetes.io/zone",
+        "kubernetes.io/hostname",
+    ]
+    for each in spread:
+        assert each["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
 def test_settings_of_a_file_reach_the_broker_as_they_are_written(
     helm: Path, tmp_path: Path
 ) -> None:
