@@ -237,8 +237,9 @@ def test_settings_of_a_file_reach_the_broker_as_they_are_written(
 
 
 def test_a_probe_speaks_https_to_a_broker_that_does(helm: Path) -> None:
-    keystore = "settings.http\\.ssl\\.keystore\\.location=/etc/tidelog/secrets/http.pem"
-    for values, scheme in (([], "HTTP"), ([keystore], "HTTPS")):
+    keystore = "settings.http\\.ssl\\.keystore\\.location"
+    given = f"{keystore}=/etc/tidelog/secrets/http.pem"
+    for values, scheme in (([], "HTTP"), ([given], "HTTPS"), ([f"{keystore}=null"], "HTTP")):
         container = stateful_set(helm, ["store.url=s3://b/p", *values])
         assert container["readinessProbe"]["httpGet"]["scheme"] == scheme
 
