@@ -54,7 +54,7 @@ def test_docker_finds_the_files_and_the_image_that_it_is_told() -> None:
     services = yaml.safe_load((ROOT / composed).read_text())["services"]
     image, dockerfile, *context = _named(words(BUILD), "-t", "-f")
     assert context == ["."]
-    assert services["broker-0"]["build"]["dockerfile"] == dockerfile
+    assert services["bucket"]["build"]["dockerfile"] == dockerfile
     assert (ROOT / dockerfile).is_file()
     assert image in words(RUN)
 

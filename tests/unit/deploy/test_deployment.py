@@ -42,6 +42,16 @@ def test_containers_have_no_rights_and_nothing_to_write_to(compose: dict[str, An
         assert re.search(r"^USER \d+:\d+$", dockerfile, re.M)
 
 
+def test_compose_builds_each_image_once_and_pulls_none_of_them(compose: dict[str, Any]) -> None:
+    """Compose builds services side by side: two of one image end with "already exists"."""
+    services = compose["services"].values()
+    built = [each["image"] for each in services if "build" in each]
+    assert sorted(built) == ["tidelog-spark:0.1.0", "tidelog:0.1.0"]
+    for each in services:
+        if each["image"] in built and "build" not in each:
+            assert each["pull_policy"] == "never"
+
+
 def test_the_commands_of_compose_make_a_cluster(compose: dict[str, Any], tmp_path: Path) -> None:
     with composed_cluster(compose["services"], tmp_path) as cluster:
         with Producer(cluster.bootstrap) as producer:
