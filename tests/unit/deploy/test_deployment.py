@@ -52,6 +52,13 @@ def test_compose_builds_each_image_once_and_pulls_none_of_them(compose: dict[str
             assert each["pull_policy"] == "never"
 
 
+def test_spark_of_compose_needs_no_name_of_the_host(compose: dict[str, Any]) -> None:
+    """In the host's network a container has the host's name; Spark ends if nothing resolves it."""
+    spark = compose["services"]["spark"]
+    assert spark["network_mode"] == "host"
+    assert spark["environment"]["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
 def test_the_commands_of_compose_make_a_cluster(compose: dict[str, Any], tmp_path: Path) -> None:
     with composed_cluster(compose["services"], tmp_path) as cluster:
         with Producer(cluster.bootstrap) as producer:
