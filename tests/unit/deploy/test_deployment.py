@@ -80,6 +80,11 @@ def test_the_units_command_runs_a_broker() -> None:
         assert facts["broker"] == "7"
 
 
+def test_a_unit_outlives_its_worker_process_without_memory() -> None:
+    """By default systemd stops a unit of which the kernel has killed any process."""
+    assert "OOMPolicy=continue" in UNIT.read_text().split()
+
+
 def test_a_broker_takes_no_variable_of_the_deployment_or_of_the_commands_for_a_setting() -> None:
     files = [path for path in DEPLOY.rglob("*") if path.is_file()]
     files += (ROOT / "tidelog" / "cli").rglob("*.py")
