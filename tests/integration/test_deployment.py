@@ -27,6 +27,7 @@ from tests.integration.page_reader import Command, reader
 from tests.integration.test_deployment_page import CLIENTS, HELM_INSTALL, words, written
 from tests.unit.deploy.commands import DEPLOY, ROOT, composed_cluster, environment_of, served
 from tests.wheels import copy_clone
+from tidelog.broker.settings.listeners import configured_listeners
 from tidelog.broker.settings.loading import load_settings
 from tidelog.errors import InvalidConfiguration
 from tidelog.localstack.made_once import made_once
@@ -34,6 +35,7 @@ from tidelog.localstack.ports import free_ports
 from tidelog.sdk.admin import Admin
 from tidelog.sdk.consumer import Consumer
 from tidelog.sdk.producer import Producer
+from tidelog.security.security_protocol import SecurityProtocol
 
 pytestmark = pytest.mark.slow
 
@@ -74,8 +76,8 @@ def helm() -> Path:
     return folder / "helm"
 
 
-def rendered(helm: Path, values: list[str]) -> str:
-    arguments = [word for each in values for word in ("--set", each)]
+def rendered(helm: Path, values: list[str], *files: str) -> str:
+    arguments = [*files, *(word for each in values for word in ("--set", each))]
     return subprocess.run(
         [helm, "template", "cluster", CHART, *arguments], capture_output=True, text=True, check=True
     ).stdout
@@ -204,6 +206,27 @@ def test_brokers_spread_over_zones_and_over_nodes(helm: Path) -> None:
     ]
     for each in spread:
         assert each["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_the_pages_values_for_tls_make_the_only_listener_speak_it(
+    helm: Path, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "DEPLOYMENT.md").read_text()
+    [text] = re.findall(r"^```yaml\n(filesSecret:.*?)^```$", page, re.M | re.S)
+    file = tmp_path / "values.yaml"
+    file.write_text(text)
+    command = rendered(helm, ["store.url=s3://b/p"], "-f", str(file))
+    (manifest,) = (each for each in yaml.safe_load_all(command) if each["kind"] == "StatefulSet")
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    words = shlex.split(container["args"][0])
+    flags = [after for before, after in pairwise(words) if before == "--set"]
+    settings = load_settings(environment={}, flags=flags)
+    address = ("127.0.0.1", 9092)
+    (listener,) = configured_listeners(settings, address, address, "").all
+    assert listener.protocol is SecurityProtocol.SSL
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "secrets")
+    for name in ("ssl.keystore.location", "ssl.truststore.location"):
+        assert Path(settings.text(name)).parent == Path(mount["mountPath"])
 
 
 def test_settings_of_a_file_reach_the_broker_as_they_are_written(
