@@ -40,6 +40,9 @@ def test_containers_have_no_rights_and_nothing_to_write_to(compose: dict[str, An
         dockerfile = (folder / "Dockerfile").read_text()
         assert dockerfile.count("\nFROM ") == 2
         assert re.search(r"^USER \d+:\d+$", dockerfile, re.M)
+        # The base has a pip, and so has the environment that the first stage makes.
+        for stage in dockerfile.split("\nFROM ")[1:]:
+            assert "pip uninstall --yes pip" in stage
 
 
 def test_compose_builds_each_image_once_and_pulls_none_of_them(compose: dict[str, Any]) -> None:
