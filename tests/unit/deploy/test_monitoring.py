@@ -66,7 +66,7 @@ def test_an_expression_finds_series(exposition: str, expression: str) -> None:
         for sample in family.samples:
             labels.setdefault(sample.name, set()).update(sample.labels)
     names = set(re.findall(r"tidelog_\w+", expression))
-    assert names or expression.startswith("up{")
+    assert names or 'up{job="tidelog"}' in expression
     for name in names - LATER:
         assert name in labels
     for name in names & LATER:
@@ -117,6 +117,53 @@ def test_the_dashboard_counts_money_as_the_doctor_does() -> None:
     assert shown == pytest.approx(
         {name: dollars_a_month(1, name) for name, price in REQUEST_DOLLARS.items() if price}
     )
+
+
+def test_an_alert_fires_if_prometheus_has_no_broker_among_its_targets(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("without promtool")
+    expected = {"alertname": "TidelogNotScraped", "eval_time": "10m", "exp_alerts": []}
+    summary = "Prometheus scrapes no broker as the job tidelog. TidelogBrokerDown cannot fire."
+    fires = {"exp_labels": {"job": "tidelog"}, "exp_annotations": {"summary": summary}}
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": f'up{{instance="a",job="{job}"}}', "values": "1x20"}],
+            "alert_rule_test": [expected | {"exp_alerts": alerts}],
+        }
+        for job, alerts in (("tidelog", []), ("kubernetes-pods", [fires]))
+    ]
+    path = tmp_path / "absent.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "tests": tests}))
+    done = subprocess.run(
+        [promtool, "test", "rules", path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_pages_configuration_finds_the_pods_of_the_chart_as_the_job_of_the_rules(
+    tmp_path: Path,
+) -> None:
+    page = (DEPLOY.parent / "docs" / "DEPLOYMENT.md").read_text()
+    [text] = re.findall(r"^```yaml\n(scrape_configs:.*?)^```$", page, re.M | re.S)
+    [job] = yaml.safe_load(text)["scrape_configs"]
+    assert f'job="{job["job_name"]}"' in EXPRESSIONS["TidelogNotScraped"]
+    name, port = job["relabel_configs"][0]["regex"].split(";")
+    chart = DEPLOY / "helm" / "tidelog" / "templates"
+    assert f"app.kubernetes.io/name: {name}\n" in (chart / "_helpers.tpl").read_text()
+    assert f"{{name: {port}, containerPort: " in (chart / "statefulset.yaml").read_text()
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("without promtool")
+    # Debian's promtool does not know Kubernetes.
+    del job["kubernetes_sd_configs"]
+    path = tmp_path / "prometheus.yaml"
+    path.write_text(yaml.safe_dump({"scrape_configs": [job]}))
+    done = subprocess.run(
+        [promtool, "check", "config", path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_alert_has_a_summary_sentence() -> None:
