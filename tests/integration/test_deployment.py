@@ -275,6 +275,16 @@ def test_a_chart_without_a_store_names_the_missing_value(helm: Path) -> None:
     assert "store.url: name the bucket" in done.stderr
 
 
+def test_a_chart_refuses_one_name_for_all_load_balancers(helm: Path) -> None:
+    """Clients would reach any broker by the address of another one."""
+    values = ["store.url=s3://b/p", "external.enabled=true", "external.host=broker.example.com"]
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered(helm, values)
+    assert "external.host: give each broker a name of its own" in refused.value.stderr
+    container = stateful_set(helm, [*values, "replicas=1"])
+    assert '--advertise "broker.example.com:9092"' in container["args"][0]
+
+
 def test_the_pages_installation_renders(helm: Path) -> None:
     name, chart, *settings = words(HELM_INSTALL)
     done = subprocess.run(

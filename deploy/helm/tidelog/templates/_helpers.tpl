@@ -26,13 +26,22 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "tidelog.command" -}}
 id=${POD_NAME##*-}
 exec tidelog server --broker-id "$id" --listen 0.0.0.0:9092 --http 0.0.0.0:9093
-{{- if .Values.external.enabled }} --advertise "{{ required "external.host: name the brokers' addresses, as broker-%d.example.com" .Values.external.host | replace "%d" "$id" }}:{{ include "tidelog.externalPort" . }}"
+{{- if .Values.external.enabled }} --advertise "{{ include "tidelog.host" . | replace "%d" "$id" }}:{{ include "tidelog.externalPort" . }}"
 {{- else }} --advertise "$POD_NAME.{{ include "tidelog.name" . }}.$POD_NAMESPACE.svc:9092"
 {{- end }} --log-format {{ .Values.logFormat }}
 {{- range $name, $value := .Values.settings }}
 {{- if not (kindIs "invalid" $value) }} --set {{ printf "%s=%s" $name (include "tidelog.setting" $value) | replace "'" "'\\''" | squote }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{- /* The name that clients reach a broker by. Without a port of its own it needs a name of its own. */ -}}
+{{- define "tidelog.host" -}}
+{{- $host := required "external.host: name the brokers' addresses, as broker-%d.example.com" .Values.external.host -}}
+{{- if not (or (contains "%d" $host) (eq .Values.external.type "NodePort") (eq (int .Values.replicas) 1)) -}}
+{{- fail "external.host: give each broker a name of its own, as broker-%d.example.com; %d is its number" -}}
+{{- end -}}
+{{- $host -}}
 {{- end -}}
 
 {{- /* The port that clients outside the cluster are told, for the shell. */ -}}
