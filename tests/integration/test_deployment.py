@@ -229,6 +229,16 @@ def test_the_pages_values_for_tls_make_the_only_listener_speak_it(
         assert Path(settings.text(name)).parent == Path(mount["mountPath"])
 
 
+def of_kubernetes(text: str) -> str:
+    """An argument of a container as its process gets it, by the documented syntax."""
+    known = {"POD_NAME": "cluster-0"}
+    return re.sub(
+        r"\$(\$|\((\w+)\))",
+        lambda found: "$" if found[1] == "$" else known.get(found[2], found[0]),
+        text,
+    )
+
+
 def test_settings_of_a_file_reach_the_broker_as_they_are_written(
     helm: Path, tmp_path: Path
 ) -> None:
@@ -238,7 +248,7 @@ def test_settings_of_a_file_reach_the_broker_as_they_are_written(
         "queued.max.requests": 500,
         "metric.ratio": 0.5,
         "auto.create.topics.enable": True,
-        "super.users": "User:o'hara;User:$HOME",
+        "super.users": "User:o'hara;User:$HOME;User:$$;User:$(POD_NAME)",
         "log.retention.ms": None,
     }
     file = tmp_path / "values.yaml"
@@ -249,13 +259,13 @@ def test_settings_of_a_file_reach_the_broker_as_they_are_written(
     (manifest,) = (
         each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "StatefulSet"
     )
-    command = manifest["spec"]["template"]["spec"]["containers"][0]["args"][0]
+    command = of_kubernetes(manifest["spec"]["template"]["spec"]["containers"][0]["args"][0])
     assert [after for before, after in pairwise(shlex.split(command)) if before == "--set"] == [
         "auto.create.topics.enable=true",
         "log.retention.bytes=1073741824",
         "metric.ratio=0.5",
         "queued.max.requests=500",
-        "super.users=User:o'hara;User:$HOME",
+        "super.users=User:o'hara;User:$HOME;User:$$;User:$(POD_NAME)",
     ]
 
 

@@ -22,7 +22,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{- /* The command of a broker. Its id is the ordinal of its pod. */ -}}
+{{- /* The command of a broker. Its id is the ordinal of its pod. Kubernetes reads $(NAME) in it as a
+variable, and $$ as $. */ -}}
 {{- define "tidelog.command" -}}
 id=${POD_NAME##*-}
 exec tidelog server --broker-id "$id" --listen 0.0.0.0:9092 --http 0.0.0.0:9093
@@ -30,7 +31,7 @@ exec tidelog server --broker-id "$id" --listen 0.0.0.0:9092 --http 0.0.0.0:9093
 {{- else }} --advertise "$POD_NAME.{{ include "tidelog.name" . }}.$POD_NAMESPACE.svc:9092"
 {{- end }} --log-format {{ .Values.logFormat }}
 {{- range $name, $value := .Values.settings }}
-{{- if not (kindIs "invalid" $value) }} --set {{ printf "%s=%s" $name (include "tidelog.setting" $value) | replace "'" "'\\''" | squote }}
+{{- if not (kindIs "invalid" $value) }} --set {{ printf "%s=%s" $name (include "tidelog.setting" $value) | replace "'" "'\\''" | squote | replace "$" "$$" }}
 {{- end }}
 {{- end }}
 {{- end -}}
