@@ -9,16 +9,20 @@ from uuid import UUID
 import pyarrow as pa
 
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World
+from tests.unit.broker.transactional_client import SECOND, TransactionalClient, loaded
+from tidelog.broker.coordinate.transaction_admission import Wanted
 from tidelog.client.groups.admin import Place
 from tidelog.client.pool import Client
 from tidelog.client.transactions.producer import TransactionalProducer
 from tidelog.client.transactions.settings import TransactionalProducerSettings, TransactionVersion
 from tidelog.client.transactions.sink import SinkBatch, SinkCommitted, commit
 from tidelog.clock import Clock, SystemClock
+from tidelog.coordinator.transaction.commands import Identity
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import SeededEntropy
-from tidelog.identifiers import TopicPartition
+from tidelog.identifiers import ProducerEpoch, ProducerId, TopicPartition
 from tidelog.network import SocketNetwork
+from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.compression import Compression
 from tidelog.records.row_columns import HEADERS_TYPE, TIMESTAMP_TYPE
 from tidelog.storage.object_store import ObjectStore
@@ -112,6 +116,15 @@ class Sink:
         batch = SinkBatch(sink, query, batch_id, {Place(TOPIC, n): s for n, s in staged.items()})
         async with client_of(one) as client:
             return await commit(client, SystemClock(), self.entropy, batch, FAST, crash_points)
+
+    async def adoptable(self, one: OneBroker) -> tuple[UUID, Wanted, TransactionalClient]:
+        """A staged record of a new topic, the transaction that may adopt it, and its client."""
+        await loaded(one)
+        staged = await self.stage(await one.create_topic(), 0, {0: [b"a"]})
+        client = TransactionalClient(one, SINK)
+        assert await client.init() is ErrorCode.NONE
+        who = Identity(ProducerId(client.producer_id), ProducerEpoch(client.epoch))
+        return staged, Wanted(SINK, who, SECOND), client
 
     @asynccontextmanager
     async def producer(self, one: OneBroker) -> AsyncIterator[TransactionalProducer]:

@@ -13,16 +13,14 @@ from tests.unit.broker.append.test_data_path_edges import HeldChecks
 from tests.unit.broker.one_broker import TOPIC, batch, run, until
 from tests.unit.broker.ownership.given_away import taken_back
 from tests.unit.broker.rolled import hosted
-from tests.unit.broker.sink_world import SINK, Sink, world
-from tests.unit.broker.transactional_client import TransactionalClient, loaded, read
+from tests.unit.broker.sink_world import Sink, world
+from tests.unit.broker.transactional_client import read
 from tidelog.broker.append.adopter import AdoptFailed, _check_window
 from tidelog.broker.append.appender import INLINE_BYTES_MAX
 from tidelog.broker.coordinate.internal_log import InternalPartition
-from tidelog.broker.coordinate.transaction_admission import Wanted
 from tidelog.broker.partitions.log_writer import EndedTransaction, LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionError
 from tidelog.coordinator.snapshot_format import SnapshotOrigin
-from tidelog.coordinator.transaction.commands import Identity
 from tidelog.identifiers import Offset
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import BatchHeader
@@ -164,12 +162,7 @@ def test_an_adopt_is_refused_even_if_the_departed_log_had_all_its_batches(
 
     async def story() -> None:
         async with here.broker(politely=False) as one:
-            await loaded(one)
-            topic_id = await one.create_topic()
-            staged = await Sink(here).stage(topic_id, 0, {0: [b"a"]})
-            client = TransactionalClient(one, SINK)
-            assert await client.init() is ErrorCode.NONE
-            who = Wanted(SINK, Identity(client.producer_id, client.epoch), 2)  # type: ignore[arg-type]
+            staged, who, client = await Sink(here).adoptable(one)
             old = hosted(one)
             if was_adopted:
                 assert (

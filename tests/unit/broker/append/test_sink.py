@@ -12,7 +12,7 @@ import pytest
 from tests.unit.broker.one_broker import TOPIC, run, until
 from tests.unit.broker.rolled import KillAt, Killed, hosted
 from tests.unit.broker.sink_world import BEFORE, NOW, SINK, Sink, client_of, world
-from tests.unit.broker.transactional_client import SECOND, TransactionalClient, loaded, read
+from tests.unit.broker.transactional_client import SECOND, loaded, read
 from tests.unit.wal.gated_store import GatedStore
 from tidelog.broker.append.adopter import Adopted, AdoptFailed
 from tidelog.broker.coordinate.transaction_admission import Admission, Wanted
@@ -25,7 +25,7 @@ from tidelog.client.transactions.sink import PROGRESS, ForeignQuery
 from tidelog.clock import SystemClock
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.crash_points import CrashPoint
-from tidelog.identifiers import ProducerEpoch, ProducerId
+from tidelog.identifiers import ProducerEpoch
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import iterate_batches
 from tidelog.storage.stores.memory import MemoryStore
@@ -322,21 +322,14 @@ def test_a_superseded_leader_takes_no_adoption_of_an_aborted_transaction_for_one
 
     async def story() -> None:
         async with here.broker(politely=False) as one:
-            await loaded(one)
-            topic_id = await one.create_topic()
-            staged = await Sink(here).stage(topic_id, 0, {0: [b"a"]})
-            client = TransactionalClient(one, SINK)
-            assert await client.init() is ErrorCode.NONE
+            staged, first, _ = await Sink(here).adoptable(one)
             adopter = one.broker.coordination.adopter
-            first = Wanted(
-                SINK, Identity(ProducerId(client.producer_id), ProducerEpoch(client.epoch)), SECOND
-            )
             found = await adopter.adopt(hosted(one), first, [staged])
             assert isinstance(found, Adopted)
             assert found.record_count == 1
             assert await adopter.adopt(hosted(one), first, [staged]) == Adopted(-1, 0)
             monkeypatch.setattr(adopter, "_admissions", _Admitting())
-            epoch = ProducerEpoch(client.epoch + 1)
+            epoch = ProducerEpoch(first.identity.epoch + 1)
             following = first._replace(identity=first.identity._replace(epoch=epoch))
             refused = await adopter.adopt(hosted(one), following, [staged])
             assert isinstance(refused, AdoptFailed)
