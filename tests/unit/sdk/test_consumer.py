@@ -281,6 +281,53 @@ def test_a_message_that_comes_with_ctrl_c_is_given_out_by_the_next_call(
         assert sorted(found) == [b"", b"first", b"last"]
 
 
+class InterruptedInABatch:
+    """A client of librdkafka whose next batch Ctrl-C takes away: confluent-kafka drops it."""
+
+    def __init__(self, configuration: dict[str, object]) -> None:
+        self._client = confluent_kafka.Consumer(configuration)
+        self.dropped = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._client, name)
+
+    def consume(self, count: int, timeout: float) -> list[confluent_kafka.Message]:
+        if not self.dropped:
+            return self._client.consume(count, timeout)
+        while self.dropped:
+            # Ends of partitions come between.
+            self.dropped -= sum(each.error() is None for each in self._client.consume(1, 30))
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("group", ["interrupted-in-a-batch", None])
+def test_a_batch_that_ctrl_c_takes_away_is_given_out_by_the_next_call(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch, group: str | None
+) -> None:
+    topic = shared.topic(2)
+    clients: list[InterruptedInABatch] = []
+
+    def made(_: object, settings: dict[str, object]) -> InterruptedInABatch:
+        clients.append(InterruptedInABatch(settings))
+        return clients[-1]
+
+    monkeypatch.setattr("tidelog.sdk.consumer.made", made)
+    settings = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 10}
+    with Consumer(shared.bootstrap, topic, group, **settings) as consumer:
+        # The first batch of the partitions, and a later one.
+        for sent in ([b"a", b"b", b"c", b"d"], [b"e", b"f", b"g", b"h"]):
+            shared.produce(topic, sent, keys=["a", "b", "a", "b"])
+            clients[0].dropped = len(sent) - 1
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(30)
+            found = []
+            while len(found) < len(sent):
+                batch = consumer.batch(timeout=30)
+                assert batch, f"only {found} of {sent} are given out"
+                found += [message.value for message in batch]
+            assert sorted(found) == sent
+
+
 def test_a_closed_consumer_refuses_every_use(shared: Broker) -> None:
     topic = shared.topic()
     shared.produce(topic, ["a", "b"])
