@@ -72,7 +72,12 @@ class TransactionEnds:
         self.check_alive()
         if self._state in (_State.NEW, _State.STARTING):
             self._state = _State.STARTING
-            self._ask(self._client.init_transactions, "start", self._block_ms_max)
+            try:
+                self._ask(self._client.init_transactions, "start", self._block_ms_max)
+            except KafkaRequestError as failure:
+                if failure.name != "_STATE":
+                    raise
+                # The client has started already: Ctrl-C took its answer away.
             self._state = _State.READY
 
     def begin(self) -> None:

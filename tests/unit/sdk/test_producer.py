@@ -267,6 +267,39 @@ def test_a_producer_that_could_not_start_closes(broker: Broker) -> None:
         producer.init_transactions()
 
 
+class InterruptedStart:
+    """A client of librdkafka whose first start Ctrl-C interrupts when it has just been answered."""
+
+    def __init__(self, configuration: dict[str, Any]) -> None:
+        self._client = confluent_kafka.Producer(configuration)
+        self._starts = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def __len__(self) -> int:
+        return len(self._client)
+
+    def init_transactions(self, timeout: float) -> None:
+        self._starts += 1
+        self._client.init_transactions(30 if self._starts == 1 else timeout)
+        if self._starts == 1:
+            raise KeyboardInterrupt
+
+
+def test_a_producer_whose_start_ctrl_c_has_interrupted_goes_on(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = shared.topic()
+    monkeypatch.setattr("tidelog.sdk.sender.made", lambda _, passed: InterruptedStart(passed))
+    with Producer(shared.bootstrap, transactional_id="interrupted-start") as producer:
+        with pytest.raises(KeyboardInterrupt):
+            producer.init_transactions()
+        with producer.transaction():
+            producer.send(topic, "kept")
+    assert values(shared, topic) == [b"kept"]
+
+
 def test_transactions_are_used_as_kafka_says(shared: Broker) -> None:
     topic = shared.topic()
     with Producer(shared.bootstrap) as plain, pytest.raises(Refused, match="transactional_id"):
