@@ -201,6 +201,7 @@ class Consumer:
             lambda _: self._client.commit(offsets=offsets, asynchronous=False),
             f"commit of group {self.group}",
             self._block_ms_max,
+            _pause,
         )
         for each in answered or []:
             if each.error is not None:
@@ -246,6 +247,7 @@ class Consumer:
             lambda seconds: self._client.committed(wanted, seconds),
             f"offsets of group {self.group}",
             self._block_ms_max,
+            _pause,
         )
         starts = dict(given)
         for each in found:
@@ -531,7 +533,7 @@ class Consumer:
             asked,
             f"offsets of {', '.join(self._topics)}",
             self._block_ms_max,
-            between=lambda: threading.Event().wait(_PAUSE_SECONDS),
+            _pause,
             passing=_LEADER_LAGS,
         )
         for each in found:
@@ -557,6 +559,10 @@ class Consumer:
             f"seek in {wanted.topic}-{wanted.partition}",
             self._block_ms_max,
         )
+
+
+def _pause() -> None:
+    threading.Event().wait(_PAUSE_SECONDS)
 
 
 def _topic_partition(place: Place, at: Position) -> TopicPartition:

@@ -531,3 +531,53 @@ def test_messages_without_a_rewind_are_given_out_after_the_next_start(
         assert [message.offset for message in consumer.batch()] == [0]
         offsets, _ = consumer.transaction_offsets()
         assert [each.offset for each in offsets] == [1]
+
+
+class Moved(Unsought):
+    """A client of librdkafka of a group whose coordinator moves: some answers say so."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(committed=0, failures=0)
+        self._code = code
+        self.refusals = 0
+
+    def committed(self, wanted: object, timeout: float) -> list[TopicPartition]:
+        self._refuse()
+        return super().committed(wanted, timeout)
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
+        self._refuse()
+        return offsets
+
+    def _refuse(self) -> None:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise KafkaException(KafkaError(self._code))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    ],
+)
+def test_a_groups_coordinator_that_moves_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    client = Moved(code)
+    monkeypatch.setattr("tidelog.sdk.consumer.made", lambda *_: client)
+    with Consumer("absent:9092", "flights", "planes", enable_auto_commit=False) as consumer:
+        assert [message.offset for message in consumer.batch()] == [0]
+        client.refusals = 3
+        consumer.commit()
+        client.refusals = 3
+        consumer.seek_to_committed()
+        assert [message.offset for message in consumer.batch()] == [0]
+    settings = {"enable_auto_commit": False, "max_block_ms": 0}
+    with Consumer("absent:9092", "flights", "planes", **settings) as consumer:
+        consumer.batch()
+        client.refusals = 3
+        with pytest.raises(RetriableError, match="commit of group planes"):
+            consumer.commit()
