@@ -161,8 +161,10 @@ class Sender:
     def offer(self, message: Produced) -> bool:
         """Hand over a message that was not taken; False if the queue still has no room.
 
-        Raises KafkaRequestError.
+        Raises Refused, KafkaRequestError.
         """
+        if self.is_closed:
+            raise self._closed()
         arguments, options = message
         try:
             self._produce(*arguments, **options)
