@@ -210,6 +210,8 @@ class Producer:
         if sender.is_closed:
             # Of a close that was cancelled: librdkafka's own waits for the messages.
             await self._calls.idle()
+            if self._transactions is not None:
+                await self._transactions.outcome()
             sender.raise_failures()
             return
         sender.is_closed = True

@@ -226,6 +226,31 @@ def test_close_ends_without_the_broker_and_says_that_the_outcome_is_unknown(
     asyncio.run(run())
 
 
+def test_a_close_that_is_cancelled_ends_the_commit_and_the_next_one_tells_its_outcome(
+    broker: Broker, held: list[HeldClient]
+) -> None:
+    topic = broker.topic()
+
+    async def run() -> None:
+        producer = Producer(broker.bootstrap, transactional_id="aio-cancelled-close")
+        (client,) = held
+        await cancel_in_commit(producer, client, topic)
+        await asyncio.to_thread(broker.kill)
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        client.go.set()
+        again = asyncio.create_task(producer.close())
+        _, waiting = await asyncio.wait([again], timeout=30)
+        assert not waiting, "the thread repeats the commit without end"
+        with pytest.raises(CommitOutcomeUnknown, match="never send"):
+            await again
+
+    asyncio.run(run())
+
+
 def test_a_commit_whose_answer_is_lost_is_repeated_and_not_aborted(broker: Broker) -> None:
     topic = broker.topic()
 
