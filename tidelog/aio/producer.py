@@ -153,6 +153,8 @@ class Producer:
         NotSerializable, FatalError, KafkaRequestError.
         """
         sender = self._sender
+        # First: what is refused is not sent.
+        self._running_loop()
         delivery = Delivery(sender)
         left = sender.hand_over(topic, value, key, headers, partition, timestamp, delivery)
         if left is not None:

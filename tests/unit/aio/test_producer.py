@@ -179,6 +179,9 @@ def test_a_producer_belongs_to_one_loop_and_has_the_settings_of_the_other_sdk(
     asyncio.run(send())
     with pytest.raises(Refused, match="another event loop"):
         asyncio.run(send())
+    producer._sender.client.flush(30)
+    # The refused message was not sent.
+    assert values(shared, topic) == [b""]
 
 
 def test_a_delivery_that_is_told_while_a_task_begins_to_wait_wakes_it(broker: Broker) -> None:
