@@ -72,6 +72,7 @@ class ThreadedCalls:
 
     async def commit(self, timeout: float | None) -> None:
         """Commit, or abort where it cannot be committed. Raises CommitOutcomeUnknown."""
+        self._refuse_ended()
         self._commit = self._calls.begin(self._end_with_commit, timeout)
         await self.outcome()
 
@@ -100,8 +101,14 @@ class ThreadedCalls:
         elif self._ends.is_open:
             await self.abort()
 
+    def _refuse_ended(self) -> None:
+        """`close` may have aborted the transaction while its deliveries were waited for."""
+        if not self._ends.is_open:
+            self._ends.check_committable(None)
+
     def _end_with_commit(self, timeout: float | None) -> None:
         try:
+            self._refuse_ended()
             self._ends.commit(timeout)
         finally:
             self._forget_failures()

@@ -329,6 +329,32 @@ def test_a_block_whose_producer_was_closed_does_not_end_as_if_it_was_committed(
     assert values(shared, topic) == []
 
 
+def test_a_block_that_ends_while_its_producer_closes_says_that_it_was_aborted(
+    shared: Broker,
+) -> None:
+    topic = shared.topic()
+
+    async def send_late(producer: Producer, sent: asyncio.Event) -> None:
+        async with producer.transaction():
+            await producer.send(topic, "dropped")
+            sent.set()
+
+    async def run() -> None:
+        # The end of the block waits for the message, which lingers.
+        producer = Producer(
+            shared.bootstrap, transactional_id="aio-closes-beside", linger_ms=10_000
+        )
+        sent = asyncio.Event()
+        ending = asyncio.create_task(send_late(producer, sent))
+        await sent.wait()
+        await producer.close()
+        with pytest.raises(AbortableError, match="aborted before its block ended"):
+            await ending
+
+    asyncio.run(run())
+    assert values(shared, topic) == []
+
+
 def test_the_older_of_two_producers_is_fenced(shared: Broker) -> None:
     topic = shared.topic()
 
