@@ -407,13 +407,19 @@ class Consumer:
         if self.group is None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             # librdkafka looks for the coordinator of NO_GROUP. Nothing here needs it.
             return None
-        failure = translated(error, f"topic {event.topic()}")
+        topic = event.topic()
+        what = f"topic {topic}" if topic else f"group {self.group}" if self.group else "consumer"
+        if error.code() == KafkaError._FATAL:
+            return KafkaRequestError(
+                f"{what}: {error.str()}; close this consumer and make a new one", error.name()
+            )
+        failure = translated(error, what)
         waits = error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._MAX_POLL_EXCEEDED)
         if not waits and not isinstance(failure, RetriableError):
             return failure
         # As the Java client, which waits for a topic and joins its group again.
         # Python's default handler shows the message alone, so the reason is part of it.
-        logger.warning("consumer waits: %s", failure, extra={"topic": event.topic()})
+        logger.warning("consumer waits: %s", failure, extra={"topic": topic})
         return None
 
     def _reach_ends(self) -> None:

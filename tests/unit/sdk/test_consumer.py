@@ -79,6 +79,21 @@ def test_a_message_that_was_perhaps_not_processed_is_not_committed(
     assert Admin(shared.bootstrap).group_offsets(group) == {(topic, 0): 2}
 
 
+def test_a_fenced_member_is_told_of_its_group_and_of_the_remedy(shared: Broker) -> None:
+    topic, group = shared.topic(), shared.group()
+    shared.produce(topic, ["a"])
+    settings = {"group_instance_id": "planes-1", "heartbeat_interval_ms": 100}
+    with member(shared, topic, group, **settings) as old:
+        assert old.poll(30) is not None
+        with member(shared, topic, group, **settings) as new:
+            new.poll(1)
+            with pytest.raises(KafkaRequestError, match="Static consumer fenced") as fenced:
+                old.poll(30)
+    said = str(fenced.value)
+    assert said.startswith(f"group {group}: ")
+    assert "close this consumer and make a new one" in said
+
+
 def test_two_members_share_the_partitions(shared: Broker) -> None:
     topic, group = shared.topic(2), shared.group()
     with member(shared, topic, group) as one, member(shared, topic, group) as two:
