@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ from tidelog.errors import InvalidConfiguration
 from tidelog.network import SocketNetwork
 from tidelog.protocol.error_codes import error_name
 from tidelog.sdk.access_rules import AccessRule, access_rule
-from tidelog.sdk.connecting import completed, made, repeated
+from tidelog.sdk.connecting import STEP_SECONDS, completed, made, repeated
 from tidelog.sdk.errors import KafkaRequestError, RetriableError, translated
 from tidelog.sdk.settings import admin_configuration
 from tidelog.security.scram import ITERATIONS_MIN
@@ -327,7 +328,7 @@ class Admin:
 
     def _ask_directly(self, ask: Callable[[Client], Awaitable[T]]) -> T:
         """The answer to a request through Tidelog's own client, as librdkafka does not know it, or
-        does not repeat it while a coordinator loads or moves.
+        does not repeat it while a coordinator loads or moves, or a broker is away.
 
         The request must be safe to repeat, and is repeated for up to `max.block.ms`. Raises
         KafkaRequestError, InvalidConfiguration for a setting of TLS or SASL that only librdkafka
@@ -341,10 +342,20 @@ class Admin:
                 patience = Patience(
                     SystemClock(), SystemEntropy(), ClientRetrySettings(), self._block_ms_max
                 )
-                return await patience.answer(lambda: ask(client))
+                async with asyncio.timeout(max(self._block_ms_max / 1000, STEP_SECONDS)):
+                    while True:
+                        try:
+                            return await patience.answer(lambda: ask(client))
+                        except RequestFailed as failure:
+                            await patience.wait(failure)
 
         try:
             return completed(run)
+        except TimeoutError as error:
+            raise RetriableError(
+                f"no answer within max.block.ms={self._block_ms_max}; whether it was done is"
+                " unknown"
+            ) from error
         except RequestRefused as refusal:
             kind = RetriableError if refusal.retriable else KafkaRequestError
             raise kind(str(refusal), error_name(refusal.code)) from refusal
