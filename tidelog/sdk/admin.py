@@ -37,11 +37,18 @@ from tidelog.client.settings import ClientSettings
 from tidelog.client.transactions.admin import describe_transaction, list_transactions
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
-from tidelog.errors import InvalidConfiguration
+from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.network import SocketNetwork
 from tidelog.protocol.error_codes import error_name
 from tidelog.sdk.access_rules import AccessRule, access_rule
-from tidelog.sdk.connecting import STEP_SECONDS, completed, made, repeated
+from tidelog.sdk.connecting import (
+    FORKED,
+    STEP_SECONDS,
+    completed,
+    ends_at_fork,
+    made,
+    repeated,
+)
 from tidelog.sdk.errors import KafkaRequestError, RetriableError, translated
 from tidelog.sdk.settings import admin_configuration
 from tidelog.security.scram import ITERATIONS_MIN
@@ -94,7 +101,20 @@ class Admin:
             if name.startswith(_SECURITY)
         }
         self._block_ms_max = configuration.block_ms_max
-        self._client = made(AdminClient, configuration.passed)
+        self._made = made(AdminClient, configuration.passed)
+        self._is_forked = False
+        ends_at_fork(self)
+
+    def forked(self) -> None:
+        """This process is a child of the administrator's."""
+        self._is_forked = True
+
+    @property
+    def _client(self) -> AdminClient:
+        """Raises Refused after a fork: no thread would send a request."""
+        if self._is_forked:
+            raise Refused(f"the admin {FORKED}")
+        return self._made
 
     def topics(self) -> dict[str, int]:
         """The topics, internal ones left out, and their numbers of partitions."""
