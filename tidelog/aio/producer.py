@@ -153,6 +153,8 @@ class Producer:
         NotSerializable, FatalError, KafkaRequestError.
         """
         sender = self._sender
+        # First: what is refused is not sent.
+        self._running_loop()
         delivery = Delivery(sender)
         left = sender.hand_over(topic, value, key, headers, partition, timestamp, delivery)
         if left is not None:
@@ -210,6 +212,8 @@ class Producer:
         if sender.is_closed:
             # Of a close that was cancelled: librdkafka's own waits for the messages.
             await self._calls.idle()
+            if self._transactions is not None:
+                await self._transactions.outcome()
             sender.raise_failures()
             return
         sender.is_closed = True
@@ -219,12 +223,17 @@ class Producer:
             elif self._transactions is not None:
                 await self._transactions.close(sender.block_ms_max / 1000)
         finally:
-            if self._next_poll is not None:
-                self._next_poll.cancel()
             # librdkafka's own close aborts first, and would wait for the broker's answer.
             if sender.ends is None or sender.ends.is_settled:
-                await self._calls.run(self._client.close)
-            self._calls.close()
+                # Not beside librdkafka's close, which tells the deliveries itself.
+                if self._next_poll is not None:
+                    self._next_poll.cancel()
+                closing = self._calls.begin(self._client.close)
+                closing.add_done_callback(lambda _: self._go_on())
+                self._calls.close()
+                await asyncio.shield(closing)
+            else:
+                self._calls.close()
 
     async def __aenter__(self) -> Producer:
         return self
@@ -279,11 +288,15 @@ class Producer:
             self._sender.serve(0)
         finally:
             # A callback of the settings may have raised.
-            polled, self._polled = self._polled, None
-            if polled is not None:
-                polled.set_result(None)
+            self._go_on()
             if len(self._client) > 0:
                 self._poll_later()
+
+    def _go_on(self) -> None:
+        """Let those look who wait for delivery reports, or for room."""
+        polled, self._polled = self._polled, None
+        if polled is not None:
+            polled.set_result(None)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()

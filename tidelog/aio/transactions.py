@@ -45,7 +45,7 @@ class ThreadedCalls:
 
     async def begin(self) -> None:
         """Open a transaction, after the end of the one before."""
-        await self._commit_outcome()
+        await self.outcome()
         is_ours = False
 
         def begin() -> None:
@@ -67,13 +67,14 @@ class ThreadedCalls:
 
     async def settle(self) -> None:
         """The outcome of a commit that goes on, or that was not answered."""
-        await self._commit_outcome()
+        await self.outcome()
         await self._calls.run(self._ends.settle)
 
     async def commit(self, timeout: float | None) -> None:
         """Commit, or abort where it cannot be committed. Raises CommitOutcomeUnknown."""
+        self._refuse_ended()
         self._commit = self._calls.begin(self._end_with_commit, timeout)
-        await self._commit_outcome()
+        await self.outcome()
 
     async def abort(self) -> None:
         """Abort. RetriableError after `max.block.ms`: the next transaction repeats it first."""
@@ -90,20 +91,29 @@ class ThreadedCalls:
     async def close(self, timeout: float) -> None:
         """Abort an open transaction; wait for a commit that goes on."""
         if self._commit is not None:
-            await asyncio.wait([self._commit], timeout=timeout)
-            if not self._commit.done():
-                self._ends.give_up()
-            await self._commit_outcome()
+            try:
+                await asyncio.wait([self._commit], timeout=timeout)
+            finally:
+                # Also if the task is cancelled: nothing else would end the thread.
+                if not self._commit.done():
+                    self._ends.give_up()
+            await self.outcome()
         elif self._ends.is_open:
             await self.abort()
 
+    def _refuse_ended(self) -> None:
+        """`close` may have aborted the transaction while its deliveries were waited for."""
+        if not self._ends.is_open:
+            self._ends.check_committable(None)
+
     def _end_with_commit(self, timeout: float | None) -> None:
         try:
+            self._refuse_ended()
             self._ends.commit(timeout)
         finally:
             self._forget_failures()
 
-    async def _commit_outcome(self) -> None:
+    async def outcome(self) -> None:
         """Wait for a commit that runs, and raise what it raises."""
         commit = self._commit
         if commit is None:

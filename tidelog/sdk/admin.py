@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -36,11 +37,18 @@ from tidelog.client.settings import ClientSettings
 from tidelog.client.transactions.admin import describe_transaction, list_transactions
 from tidelog.clock import SystemClock
 from tidelog.entropy import SystemEntropy
-from tidelog.errors import InvalidConfiguration
+from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.network import SocketNetwork
 from tidelog.protocol.error_codes import error_name
 from tidelog.sdk.access_rules import AccessRule, access_rule
-from tidelog.sdk.connecting import completed, made, repeated
+from tidelog.sdk.connecting import (
+    FORKED,
+    STEP_SECONDS,
+    completed,
+    ends_at_fork,
+    made,
+    repeated,
+)
 from tidelog.sdk.errors import KafkaRequestError, RetriableError, translated
 from tidelog.sdk.settings import admin_configuration
 from tidelog.security.scram import ITERATIONS_MIN
@@ -93,7 +101,20 @@ class Admin:
             if name.startswith(_SECURITY)
         }
         self._block_ms_max = configuration.block_ms_max
-        self._client = made(AdminClient, configuration.passed)
+        self._made = made(AdminClient, configuration.passed)
+        self._is_forked = False
+        ends_at_fork(self)
+
+    def forked(self) -> None:
+        """This process is a child of the administrator's."""
+        self._is_forked = True
+
+    @property
+    def _client(self) -> AdminClient:
+        """Raises Refused after a fork: no thread would send a request."""
+        if self._is_forked:
+            raise Refused(f"the admin {FORKED}")
+        return self._made
 
     def topics(self) -> dict[str, int]:
         """The topics, internal ones left out, and their numbers of partitions."""
@@ -327,7 +348,7 @@ class Admin:
 
     def _ask_directly(self, ask: Callable[[Client], Awaitable[T]]) -> T:
         """The answer to a request through Tidelog's own client, as librdkafka does not know it, or
-        does not repeat it while a coordinator loads or moves.
+        does not repeat it while a coordinator loads or moves, or a broker is away.
 
         The request must be safe to repeat, and is repeated for up to `max.block.ms`. Raises
         KafkaRequestError, InvalidConfiguration for a setting of TLS or SASL that only librdkafka
@@ -341,10 +362,20 @@ class Admin:
                 patience = Patience(
                     SystemClock(), SystemEntropy(), ClientRetrySettings(), self._block_ms_max
                 )
-                return await patience.answer(lambda: ask(client))
+                async with asyncio.timeout(max(self._block_ms_max / 1000, STEP_SECONDS)):
+                    while True:
+                        try:
+                            return await patience.answer(lambda: ask(client))
+                        except RequestFailed as failure:
+                            await patience.wait(failure)
 
         try:
             return completed(run)
+        except TimeoutError as error:
+            raise RetriableError(
+                f"no answer within max.block.ms={self._block_ms_max}; whether it was done is"
+                " unknown"
+            ) from error
         except RequestRefused as refusal:
             kind = RetriableError if refusal.retriable else KafkaRequestError
             raise kind(str(refusal), error_name(refusal.code)) from refusal

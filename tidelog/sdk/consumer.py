@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, KafkaError, TopicPartition
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tidelog.errors import InvalidConfiguration, Refused
@@ -82,7 +82,7 @@ class Consumer:
         self._revoked_places: set[Place] = set()
         """Of the messages that are being fetched."""
         self._consumed: dict[Place, Position] = {}
-        """Of a group's member: positions behind the messages of earlier batches."""
+        """Positions behind the messages of earlier batches."""
         self._ends: dict[Place, int] = {}
         """Up to where `to_end` reads, of the partitions that have not come there."""
         self._is_closed = self._is_forked = False
@@ -201,6 +201,7 @@ class Consumer:
             lambda _: self._client.commit(offsets=offsets, asynchronous=False),
             f"commit of group {self.group}",
             self._block_ms_max,
+            _pause,
         )
         for each in answered or []:
             if each.error is not None:
@@ -246,6 +247,7 @@ class Consumer:
             lambda seconds: self._client.committed(wanted, seconds),
             f"offsets of group {self.group}",
             self._block_ms_max,
+            _pause,
         )
         starts = dict(given)
         for each in found:
@@ -305,41 +307,70 @@ class Consumer:
         deadline = CLOCK.monotonic() + timeout
         left = timeout
         while not self.has_fetched:
-            first = self._client.poll(0)
-            if first is None:
-                first = self._awaited(max(0.0, min(left, STEP_SECONDS)))
-            if first is not None:
-                self._revoked_places.clear()
-                # Waiting for a full batch would delay the messages that are there.
-                fetched = [first, *self._client.consume(self._records_max - 1, 0)]
-                self._hold(self._owned(fetched) if self._revoked_places else fetched)
+            try:
+                self._fetch_once(max(0.0, min(left, STEP_SECONDS)))
+            except KafkaRequestError:
+                raise
+            except BaseException:
+                self._go_back()
+                raise
             left = deadline - CLOCK.monotonic()
             if left <= 0:
                 return
+
+    def _fetch_once(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for messages, and hold those that are there."""
+        first = self._client.poll(0)
+        if first is None:
+            first = self._client.poll(timeout)
+        if first is None:
+            return
+        self._revoked_places.clear()
+        # Waiting for a full batch would delay the messages that are there.
+        fetched = [first, *self._client.consume(self._records_max - 1, 0)]
+        self._hold(self._owned(fetched) if self._revoked_places else fetched)
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
             why = FORKED if self._is_forked else "is closed; make a new one"
             raise Refused(f"the consumer {why}")
 
-    def _awaited(self, timeout: float) -> confluent_kafka.Message | None:
-        """The next message, or None after `timeout` seconds. Ctrl-C does not lose it."""
-        before = self._given_by_client()
-        try:
-            return self._client.poll(timeout)
-        except BaseException:
-            # If a signal's handler raises while it waits, confluent-kafka drops the message that
-            # ends the wait. librdkafka's position is behind it.
-            if not self._is_closed:
-                for place, end in self._given_by_client().items():
-                    if end != before.get(place, OFFSET_INVALID):
-                        self._client.seek(TopicPartition(*place, end - 1))
-            raise
+    def _go_back(self) -> None:
+        """Seek back to the messages that librdkafka has given out and that are not held.
 
-    def _given_by_client(self) -> dict[Place, int]:
-        """librdkafka's positions: each is behind the last message that it has given out."""
-        found = self._client.position(self._client.assignment())
-        return {(each.topic, each.partition): each.offset for each in found}
+        If a signal's handler or a callback of the settings raises in `poll` or `consume`,
+        confluent-kafka drops the messages of this call. librdkafka's position is behind them.
+        """
+        if self._is_closed or not self._fetched.is_empty:
+            return
+        given = {
+            (each.topic, each.partition): each.offset
+            for each in self._client.position(self._client.assignment())
+            if each.offset != OFFSET_INVALID
+        }
+        known = {place: at[0] for place, at in self._consumed.items() if place in given}
+        starts = known | self._starts([place for place in given if place not in known], given)
+        for place, start in starts.items():
+            if start != given[place]:
+                self._client.seek(TopicPartition(*place, start))
+
+    def _starts(self, places: list[Place], given: dict[Place, int]) -> dict[Place, int]:
+        """Where partitions begin that have given out nothing."""
+        if self.group is None or not places:
+            return {place: self._assigned[place] for place in places}
+        try:
+            committed = self._client.committed([TopicPartition(*at) for at in places], STEP_SECONDS)
+        except confluent_kafka.KafkaException:
+            committed = []
+        offsets = {(each.topic, each.partition): each.offset for each in committed}
+        is_from_start = _STARTS.get(self._start) == _EARLIEST
+        return {
+            place: offset
+            if (offset := offsets.get(place, OFFSET_INVALID)) >= 0
+            # A new group at the end of a partition has got this one message, as a rule.
+            else (OFFSET_BEGINNING if is_from_start else given[place] - 1)
+            for place in places
+        }
 
     def _owned(self, fetched: list[confluent_kafka.Message]) -> list[confluent_kafka.Message]:
         """The messages without those of partitions that were revoked while they were fetched."""
@@ -376,13 +407,19 @@ class Consumer:
         if self.group is None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             # librdkafka looks for the coordinator of NO_GROUP. Nothing here needs it.
             return None
-        failure = translated(error, f"topic {event.topic()}")
+        topic = event.topic()
+        what = f"topic {topic}" if topic else f"group {self.group}" if self.group else "consumer"
+        if error.code() == KafkaError._FATAL:
+            return KafkaRequestError(
+                f"{what}: {error.str()}; close this consumer and make a new one", error.name()
+            )
+        failure = translated(error, what)
         waits = error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._MAX_POLL_EXCEEDED)
         if not waits and not isinstance(failure, RetriableError):
             return failure
         # As the Java client, which waits for a topic and joins its group again.
         # Python's default handler shows the message alone, so the reason is part of it.
-        logger.warning("consumer waits: %s", failure, extra={"topic": event.topic()})
+        logger.warning("consumer waits: %s", failure, extra={"topic": topic})
         return None
 
     def _reach_ends(self) -> None:
@@ -420,9 +457,8 @@ class Consumer:
             ) from error
 
     def _note(self) -> None:
-        """Remember the positions of this batch, if a group has them."""
-        if self.group is not None:
-            self._consumed |= self._fetched.given_since()
+        """Remember the positions of this batch."""
+        self._consumed |= self._fetched.given_since()
 
     def _positions(self) -> list[TopicPartition]:
         self._note()
@@ -503,7 +539,7 @@ class Consumer:
             asked,
             f"offsets of {', '.join(self._topics)}",
             self._block_ms_max,
-            between=lambda: threading.Event().wait(_PAUSE_SECONDS),
+            _pause,
             passing=_LEADER_LAGS,
         )
         for each in found:
@@ -529,6 +565,10 @@ class Consumer:
             f"seek in {wanted.topic}-{wanted.partition}",
             self._block_ms_max,
         )
+
+
+def _pause() -> None:
+    threading.Event().wait(_PAUSE_SECONDS)
 
 
 def _topic_partition(place: Place, at: Position) -> TopicPartition:

@@ -21,6 +21,10 @@ _RETRIABLE_CODES = frozenset(
         confluent_kafka.KafkaError._ALL_BROKERS_DOWN,
         confluent_kafka.KafkaError._WAIT_COORD,
         confluent_kafka.KafkaError.REQUEST_TIMED_OUT,
+        # A coordinator moves or loads. librdkafka does not ask again in each call.
+        confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        confluent_kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
+        confluent_kafka.KafkaError.NOT_COORDINATOR,
     }
 )
 

@@ -8,10 +8,10 @@ its partitions cannot commit: the broker refuses its generation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from tidelog.errors import InvalidConfiguration
+from tidelog.errors import InvalidConfiguration, Refused
 from tidelog.sdk.connecting import STEP_SECONDS, logger
 from tidelog.sdk.consumer import Consumer
 from tidelog.sdk.errors import AbortableError, RetriableError
@@ -96,8 +96,17 @@ def _send_batch(
         transaction.send_offsets(source)
 
 
-def messages_of(made: NewMessage | Iterable[NewMessage] | None) -> Iterable[NewMessage]:
-    """The result of a transform, as messages."""
+def messages_of(made: NewMessage | Iterable[NewMessage] | None) -> Iterator[NewMessage]:
+    """The result of a transform, as messages. Raises Refused."""
     if made is None:
-        return ()
-    return (made,) if isinstance(made, NewMessage) else made
+        return
+    is_one = isinstance(made, NewMessage) or not isinstance(made, Iterable)
+    results: Iterable[object] = (made,) if is_one else made
+    for each in results:
+        # A tuple or text has parts too, which would be sent to topics of their letters.
+        if not isinstance(each, NewMessage):
+            raise Refused(
+                f"transform: {type(each).__name__} is no NewMessage; return"
+                " NewMessage(topic, value), a list of them, or None. Its batch is aborted"
+            )
+        yield each

@@ -86,6 +86,12 @@ class FetchedMessages:
             if not taken:
                 raise
             self._step_back()
+        except BaseException:
+            # Ctrl-C comes between two messages: the caller gets none of them.
+            given, self._raw = self._raw, list(self._raw)
+            given.clear()
+            self._give_from(self._call)
+            raise
         finally:
             self._call_end = self._next
         return taken
@@ -137,14 +143,19 @@ class FetchedMessages:
     def _hold(self, messages: Iterable[confluent_kafka.Message]) -> None:
         # Ends the iterator that an application may hold.
         self._raw.clear()
-        self._raw = raw = list(messages)
-        self._source = iter(raw)
+        self._raw = list(messages)
+        self._give_from(0)
         self._call = self._call_end = self._noted = 0
         self._given = {}
+
+    def _give_from(self, first: int) -> None:
+        """Let `messages` go on at a place of those that are held."""
+        self._source = iter(self._raw)
+        cast(Any, self._source).__setstate__(first)
         if self._decoder is not None:
             self.messages = map(self._decoder, self._source)
             return
-        of = confluent_kafka.Message
+        of, raw = confluent_kafka.Message, self._raw[first:]
         offsets = cast(Iterator[int], map(of.offset, raw))
         self.messages = map(Message, self._source, offsets, map(of.key, raw), map(of.value, raw))
 

@@ -27,7 +27,7 @@ from tidelog.sdk.errors import (
     translated,
 )
 from tidelog.sdk.messages import Headers
-from tidelog.sdk.serializers import Serializer, serializer_of, to_bytes
+from tidelog.sdk.serializers import NotSerializable, Serializer, serializer_of, to_bytes
 from tidelog.sdk.settings import producer_configuration
 from tidelog.sdk.transactions import TransactionEnds
 
@@ -153,6 +153,8 @@ class Sender:
         number = _ANY_PARTITION if partition is None else partition
         try:
             self._produce(topic, value, key, number, delivery, **options)
+        except UnicodeEncodeError as error:
+            raise NotSerializable(f"the topic or a header has no UTF-8: {error}") from error
         except (BufferError, confluent_kafka.KafkaException):
             message = (topic, value, key, number, delivery), options
             return None if self.offer(message) else message
@@ -161,8 +163,10 @@ class Sender:
     def offer(self, message: Produced) -> bool:
         """Hand over a message that was not taken; False if the queue still has no room.
 
-        Raises KafkaRequestError.
+        Raises Refused, KafkaRequestError.
         """
+        if self.is_closed:
+            raise self._closed()
         arguments, options = message
         try:
             self._produce(*arguments, **options)
@@ -266,12 +270,17 @@ def _options(
 ) -> tuple[list[tuple[str, bytes | str | None]] | None, dict[str, Any]]:
     """The headers as pairs, and librdkafka's arguments that most messages do not need.
 
-    Raises Refused.
+    Raises Refused, NotSerializable.
     """
     options: dict[str, Any] = {}
     pairs = None
     if headers:
         pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+        for name, *_ in pairs:
+            # confluent-kafka sends the repr of other names, and dies of a text without UTF-8.
+            if not isinstance(name, str):
+                raise NotSerializable(f"the name of a header is text, not {type(name).__name__}")
+            to_bytes(name)
         options["headers"] = pairs
     if timestamp is not None:
         if timestamp == 0:
@@ -279,6 +288,11 @@ def _options(
             raise Refused(
                 "timestamp=0: librdkafka would send the present time in its place; nothing was"
                 " sent. The earliest time that it sends is 1"
+            )
+        if timestamp < 0:
+            raise Refused(
+                f"timestamp={timestamp} is before 1970, as no message's time may be; nothing was"
+                " sent. Leave it out to send the present time"
             )
         options["timestamp"] = timestamp
     return pairs, options

@@ -55,6 +55,8 @@ class TransactionEnds:
         self._block_ms_max = block_ms_max
         self._state = _State.NEW
         self._death: FatalError | None = None
+        self._refusal: AbortableError | None = None
+        """Of a commit whose abort has not ended: no call has told it."""
         self._gives_up = False
 
     @property
@@ -72,7 +74,12 @@ class TransactionEnds:
         self.check_alive()
         if self._state in (_State.NEW, _State.STARTING):
             self._state = _State.STARTING
-            self._ask(self._client.init_transactions, "start", self._block_ms_max)
+            try:
+                self._ask(self._client.init_transactions, "start", self._block_ms_max)
+            except KafkaRequestError as failure:
+                if failure.name != "_STATE":
+                    raise
+                # The client has started already: Ctrl-C took its answer away.
             self._state = _State.READY
 
     def begin(self) -> None:
@@ -90,7 +97,10 @@ class TransactionEnds:
         self._state = _State.OPEN
 
     def settle(self) -> None:
-        """Repeat an end that is not answered, until it is."""
+        """Repeat an end that is not answered, until it is.
+
+        Raises AbortableError if it is the abort of a refused commit.
+        """
         self.check_alive()
         try:
             if self._state is _State.COMMITTING:
@@ -102,6 +112,9 @@ class TransactionEnds:
                 raise
             # The client has ended the transaction already: Ctrl-C took its answer away.
             self._state = _State.READY
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
 
     def commit(self, timeout: float | None) -> None:
         """Commit, or abort where it cannot be committed. Raises CommitOutcomeUnknown."""
@@ -115,8 +128,10 @@ class TransactionEnds:
                 " repeat it with resume_commit(), never send the messages again",
                 failure.name,
             ) from failure
-        except AbortableError:
+        except AbortableError as refusal:
+            self._refusal = refusal
             self.abort()
+            self._refusal = None
             raise
         self._state = _State.READY
 

@@ -116,6 +116,36 @@ def test_the_failures_of_a_cancelled_close_are_told_by_the_next_one(broker: Brok
     asyncio.run(run())
 
 
+def test_tasks_that_wait_hear_of_the_end_of_a_cancelled_close(broker: Broker) -> None:
+    topic = broker.topic()
+
+    async def run() -> None:
+        await asyncio.to_thread(broker.kill)
+        producer = Producer(
+            broker.bootstrap,
+            delivery_timeout_ms=1000,
+            request_timeout_ms=500,
+            queue_buffering_max_messages=1,
+        )
+        await producer.send(topic, "late")
+        flushing = asyncio.create_task(producer.flush())
+        sending = asyncio.create_task(producer.send(topic, "no room"))
+        closing = asyncio.create_task(producer.close())
+        for _ in range(2):
+            await asyncio.sleep(0)
+            closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        _, waiting = await asyncio.wait([flushing, sending], timeout=30)
+        assert not waiting, "tasks wait without end"
+        with pytest.raises(DeliveryError, match="_MSG_TIMED_OUT"):
+            await flushing
+        with pytest.raises(Refused, match="closed"):
+            await sending
+
+    asyncio.run(run())
+
+
 def test_one_cancelled_task_leaves_the_outcome_to_other_tasks(broker: Broker) -> None:
     topic = broker.topic()
 
@@ -149,6 +179,9 @@ def test_a_producer_belongs_to_one_loop_and_has_the_settings_of_the_other_sdk(
     asyncio.run(send())
     with pytest.raises(Refused, match="another event loop"):
         asyncio.run(send())
+    producer._sender.client.flush(30)
+    # The refused message was not sent.
+    assert values(shared, topic) == [b""]
 
 
 def test_a_delivery_that_is_told_while_a_task_begins_to_wait_wakes_it(broker: Broker) -> None:

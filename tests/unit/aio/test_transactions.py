@@ -226,6 +226,31 @@ def test_close_ends_without_the_broker_and_says_that_the_outcome_is_unknown(
     asyncio.run(run())
 
 
+def test_a_close_that_is_cancelled_ends_the_commit_and_the_next_one_tells_its_outcome(
+    broker: Broker, held: list[HeldClient]
+) -> None:
+    topic = broker.topic()
+
+    async def run() -> None:
+        producer = Producer(broker.bootstrap, transactional_id="aio-cancelled-close")
+        (client,) = held
+        await cancel_in_commit(producer, client, topic)
+        await asyncio.to_thread(broker.kill)
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        client.go.set()
+        again = asyncio.create_task(producer.close())
+        _, waiting = await asyncio.wait([again], timeout=30)
+        assert not waiting, "the thread repeats the commit without end"
+        with pytest.raises(CommitOutcomeUnknown, match="never send"):
+            await again
+
+    asyncio.run(run())
+
+
 def test_a_commit_whose_answer_is_lost_is_repeated_and_not_aborted(broker: Broker) -> None:
     topic = broker.topic()
 
@@ -301,6 +326,32 @@ def test_a_block_whose_producer_was_closed_does_not_end_as_if_it_was_committed(
 
     with pytest.raises(AbortableError, match="none of it is visible"):
         asyncio.run(close_within())
+    assert values(shared, topic) == []
+
+
+def test_a_block_that_ends_while_its_producer_closes_says_that_it_was_aborted(
+    shared: Broker,
+) -> None:
+    topic = shared.topic()
+
+    async def send_late(producer: Producer, sent: asyncio.Event) -> None:
+        async with producer.transaction():
+            await producer.send(topic, "dropped")
+            sent.set()
+
+    async def run() -> None:
+        # The end of the block waits for the message, which lingers.
+        producer = Producer(
+            shared.bootstrap, transactional_id="aio-closes-beside", linger_ms=10_000
+        )
+        sent = asyncio.Event()
+        ending = asyncio.create_task(send_late(producer, sent))
+        await sent.wait()
+        await producer.close()
+        with pytest.raises(AbortableError, match="aborted before its block ended"):
+            await ending
+
+    asyncio.run(run())
     assert values(shared, topic) == []
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tidelog import aio
-from tidelog.client.errors import check, check_read
+from tidelog.client.errors import RequestFailed, RequestOutcome, check, check_read
 from tidelog.client.pool import Client
 from tidelog.errors import InvalidConfiguration
 from tidelog.protocol.error_codes import ErrorCode
@@ -69,6 +69,36 @@ def test_a_coordinator_that_loads_is_asked_again(
     monkeypatch.setattr("tidelog.sdk.admin.list_transactions", ask)
     assert Admin(shared.bootstrap).transactions() == {}
     assert next(answers, None) is None
+
+
+def test_a_broker_that_is_away_is_asked_again(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = RequestFailed("connecting", "b:9092", RequestOutcome.NOT_APPLIED, "it is away")
+    failures = [away, away]
+
+    async def ask(_: Client) -> list[ListedTransaction]:
+        if failures:
+            raise failures.pop()
+        return []
+
+    monkeypatch.setattr("tidelog.sdk.admin.list_transactions", ask)
+    assert Admin(shared.bootstrap).transactions() == {}
+    failures = [away, away]
+    with pytest.raises(RetriableError, match="it is away"):
+        Admin(shared.bootstrap, max_block_ms=0).transactions()
+
+
+def test_a_broker_that_does_not_answer_is_not_waited_for_above_the_limit(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(_: Client) -> list[ListedTransaction]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr("tidelog.sdk.admin.list_transactions", ask)
+    with pytest.raises(RetriableError, match=r"no answer within max\.block\.ms=1;"):
+        Admin(shared.bootstrap, max_block_ms=1).transactions()
 
 
 def test_a_coordinator_that_moves_is_asked_again(

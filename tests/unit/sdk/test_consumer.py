@@ -79,6 +79,21 @@ def test_a_message_that_was_perhaps_not_processed_is_not_committed(
     assert Admin(shared.bootstrap).group_offsets(group) == {(topic, 0): 2}
 
 
+def test_a_fenced_member_is_told_of_its_group_and_of_the_remedy(shared: Broker) -> None:
+    topic, group = shared.topic(), shared.group()
+    shared.produce(topic, ["a"])
+    settings = {"group_instance_id": "planes-1", "heartbeat_interval_ms": 100}
+    with member(shared, topic, group, **settings) as old:
+        assert old.poll(30) is not None
+        with member(shared, topic, group, **settings) as new:
+            new.poll(1)
+            with pytest.raises(KafkaRequestError, match="Static consumer fenced") as fenced:
+                old.poll(30)
+    said = str(fenced.value)
+    assert said.startswith(f"group {group}: ")
+    assert "close this consumer and make a new one" in said
+
+
 def test_two_members_share_the_partitions(shared: Broker) -> None:
     topic, group = shared.topic(2), shared.group()
     with member(shared, topic, group) as one, member(shared, topic, group) as two:
@@ -279,6 +294,53 @@ def test_a_message_that_comes_with_ctrl_c_is_given_out_by_the_next_call(
             assert message is not None
             found.append(message.value)
         assert sorted(found) == [b"", b"first", b"last"]
+
+
+class InterruptedInABatch:
+    """A client of librdkafka whose next batch Ctrl-C takes away: confluent-kafka drops it."""
+
+    def __init__(self, configuration: dict[str, object]) -> None:
+        self._client = confluent_kafka.Consumer(configuration)
+        self.dropped = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._client, name)
+
+    def consume(self, count: int, timeout: float) -> list[confluent_kafka.Message]:
+        if not self.dropped:
+            return self._client.consume(count, timeout)
+        while self.dropped:
+            # Ends of partitions come between.
+            self.dropped -= sum(each.error() is None for each in self._client.consume(1, 30))
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("group", ["interrupted-in-a-batch", None])
+def test_a_batch_that_ctrl_c_takes_away_is_given_out_by_the_next_call(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch, group: str | None
+) -> None:
+    topic = shared.topic(2)
+    clients: list[InterruptedInABatch] = []
+
+    def made(_: object, settings: dict[str, object]) -> InterruptedInABatch:
+        clients.append(InterruptedInABatch(settings))
+        return clients[-1]
+
+    monkeypatch.setattr("tidelog.sdk.consumer.made", made)
+    settings = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 10}
+    with Consumer(shared.bootstrap, topic, group, **settings) as consumer:
+        # The first batch of the partitions, and a later one.
+        for sent in ([b"a", b"b", b"c", b"d"], [b"e", b"f", b"g", b"h"]):
+            shared.produce(topic, sent, keys=["a", "b", "a", "b"])
+            clients[0].dropped = len(sent) - 1
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(30)
+            found = []
+            while len(found) < len(sent):
+                batch = consumer.batch(timeout=30)
+                assert batch, f"only {found} of {sent} are given out"
+                found += [message.value for message in batch]
+            assert sorted(found) == sent
 
 
 def test_a_closed_consumer_refuses_every_use(shared: Broker) -> None:
@@ -484,3 +546,53 @@ def test_messages_without_a_rewind_are_given_out_after_the_next_start(
         assert [message.offset for message in consumer.batch()] == [0]
         offsets, _ = consumer.transaction_offsets()
         assert [each.offset for each in offsets] == [1]
+
+
+class Moved(Unsought):
+    """A client of librdkafka of a group whose coordinator moves: some answers say so."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(committed=0, failures=0)
+        self._code = code
+        self.refusals = 0
+
+    def committed(self, wanted: object, timeout: float) -> list[TopicPartition]:
+        self._refuse()
+        return super().committed(wanted, timeout)
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
+        self._refuse()
+        return offsets
+
+    def _refuse(self) -> None:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise KafkaException(KafkaError(self._code))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    ],
+)
+def test_a_groups_coordinator_that_moves_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    client = Moved(code)
+    monkeypatch.setattr("tidelog.sdk.consumer.made", lambda *_: client)
+    with Consumer("absent:9092", "flights", "planes", enable_auto_commit=False) as consumer:
+        assert [message.offset for message in consumer.batch()] == [0]
+        client.refusals = 3
+        consumer.commit()
+        client.refusals = 3
+        consumer.seek_to_committed()
+        assert [message.offset for message in consumer.batch()] == [0]
+    settings = {"enable_auto_commit": False, "max_block_ms": 0}
+    with Consumer("absent:9092", "flights", "planes", **settings) as consumer:
+        consumer.batch()
+        client.refusals = 3
+        with pytest.raises(RetriableError, match="commit of group planes"):
+            consumer.commit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -78,6 +79,31 @@ def test_an_end_comes_behind_all_earlier_messages() -> None:
     fetched.take(1)
     assert fetched.take_ends() == [(("t", 1), 8)]
     assert not fetched.has_ends
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+def test_a_batch_that_ctrl_c_cuts_short_is_given_out_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch, decodes: bool
+) -> None:
+    interruptions = [KeyboardInterrupt()]
+
+    def interrupted(message: Raw, *fields: Any) -> Message:
+        if message.offset() == 3 and interruptions:
+            raise interruptions.pop()
+        return Message(message, *(fields or (message.offset() or 0, None, None)))
+
+    monkeypatch.setattr("tidelog.sdk.fetched.Message", interrupted)
+    fetched = FetchedMessages(interrupted if decodes else None)
+    fetched.replace(raw((0, 1), (0, 2), (0, 3), (0, 4)), [(4, ("t", 0), 5)])
+    assert offsets(fetched.take(1)) == [1]
+    with pytest.raises(KeyboardInterrupt):
+        fetched.take(3)
+    assert fetched.given_last() == {}
+    assert fetched.given_since() == {("t", 0): (2, 4)}
+    assert not fetched.take_ends()
+    assert offsets(fetched.take(3)) == [2, 3, 4]
+    assert fetched.given_since() == {("t", 0): (5, 4)}
+    assert fetched.take_ends() == [(("t", 0), 5)]
 
 
 def test_a_message_that_does_not_decode_counts_as_given_out() -> None:

@@ -10,10 +10,11 @@ from tidelog.testing.broker import Broker
 
 PARENT = """
 import os, sys
-from tidelog import Consumer, Producer
+from tidelog import Admin, Consumer, Producer
 
 bootstrap, topic = sys.argv[1:]
 producer = Producer(bootstrap, linger_ms=1000)
+admin = Admin(bootstrap)
 consumer = Consumer(bootstrap, topic, auto_offset_reset="earliest")
 while consumer.poll(30) is None:
     pass
@@ -25,6 +26,8 @@ if child == 0:
         producer.flush,
         delivery.result,
         lambda: consumer.poll(1),
+        admin.topics,
+        lambda: admin.delete_topic(topic),
     ]
     for use in uses:
         try:
@@ -33,6 +36,7 @@ if child == 0:
             print(error)
     producer.close()
     consumer.close()
+    assert Admin(bootstrap).topics() == {topic: 1}
     with Producer(bootstrap) as own:
         own.send(topic, "of the child")
     sys.stdout.flush()
@@ -51,7 +55,7 @@ def test_clients_that_were_made_before_a_fork_are_refused_in_the_child(shared: B
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
     *refused, read = run.stdout.splitlines()
-    clients = ["producer", "producer", "producer", "consumer"]
+    clients = ["producer", "producer", "producer", "consumer", "admin", "admin"]
     assert [line.partition(" before a fork")[0] for line in refused] == [
         f"the {client} was made" for client in clients
     ]

@@ -19,6 +19,7 @@ from tidelog.sdk.errors import (
     RetriableError,
 )
 from tidelog.sdk.producer import Producer
+from tidelog.sdk.serializers import NotSerializable
 from tidelog.testing.broker import Broker
 
 
@@ -79,6 +80,22 @@ def test_a_time_that_librdkafka_would_replace_is_refused(shared: Broker) -> None
             producer.send(topic, "a", timestamp=0)
         producer.send(topic, "b", timestamp=1)
     assert [(each.value, each.timestamp) for each in shared.read(topic)] == [(b"b", 1)]
+
+
+def test_what_no_message_may_have_is_refused_before_it_is_sent(shared: Broker) -> None:
+    topic, no_utf8 = shared.topic(), "\ud800"
+    with Producer(shared.bootstrap) as producer:
+        with pytest.raises(Refused, match=r"timestamp=-5 .* nothing was sent"):
+            producer.send(topic, "a", timestamp=-5)
+        for headers in ({"name": no_utf8}, {no_utf8: "value"}):
+            with pytest.raises(NotSerializable, match="no UTF-8"):
+                producer.send(topic, "a", headers=headers)
+        with pytest.raises(NotSerializable, match="no UTF-8"):
+            producer.send(topic + no_utf8, "a")
+        unnamed: Any = {5: "value"}
+        with pytest.raises(NotSerializable, match="name of a header is text, not int"):
+            producer.send(topic, "a", headers=unnamed)
+    assert values(shared, topic) == []
 
 
 def test_keys_go_to_the_java_clients_partitions(shared: Broker) -> None:
@@ -265,6 +282,39 @@ def test_a_producer_that_could_not_start_closes(broker: Broker) -> None:
         pytest.raises(RetriableError, match="start"),
     ):
         producer.init_transactions()
+
+
+class InterruptedStart:
+    """A client of librdkafka whose first start Ctrl-C interrupts when it has just been answered."""
+
+    def __init__(self, configuration: dict[str, Any]) -> None:
+        self._client = confluent_kafka.Producer(configuration)
+        self._starts = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def __len__(self) -> int:
+        return len(self._client)
+
+    def init_transactions(self, timeout: float) -> None:
+        self._starts += 1
+        self._client.init_transactions(30 if self._starts == 1 else timeout)
+        if self._starts == 1:
+            raise KeyboardInterrupt
+
+
+def test_a_producer_whose_start_ctrl_c_has_interrupted_goes_on(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = shared.topic()
+    monkeypatch.setattr("tidelog.sdk.sender.made", lambda _, passed: InterruptedStart(passed))
+    with Producer(shared.bootstrap, transactional_id="interrupted-start") as producer:
+        with pytest.raises(KeyboardInterrupt):
+            producer.init_transactions()
+        with producer.transaction():
+            producer.send(topic, "kept")
+    assert values(shared, topic) == [b"kept"]
 
 
 def test_transactions_are_used_as_kafka_says(shared: Broker) -> None:

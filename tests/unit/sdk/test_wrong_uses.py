@@ -71,6 +71,19 @@ def with_both(source: dict[str, Any], sink: dict[str, Any]) -> Callable[[Broker]
     return run
 
 
+def transform_to(result: Any) -> Callable[[Broker], object]:
+    def run(broker: Broker) -> None:
+        broker.produce("topic", ["a"])
+        source = {"group": "transform", "auto_offset_reset": "earliest"}
+        with (
+            Consumer(broker.bootstrap, "topic", enable_auto_commit=False, **source) as reader,
+            Producer(broker.bootstrap, transactional_id="transform") as writer,
+        ):
+            exactly_once(reader, writer, lambda _: result)
+
+    return run
+
+
 def send_after_close(broker: Broker) -> None:
     made = Producer(broker.bootstrap)
     made.close()
@@ -231,6 +244,12 @@ WRONG_USES = {
         with_both(STEADY | {"isolation_level": "read_uncommitted"}, {"transactional_id": "e"}),
         "would pass on what is aborted",
         "leave it out",
+    ),
+    "a tuple of transform": Wrong(
+        transform_to(("upper", "A")), "str is no NewMessage", "return NewMessage(topic"
+    ),
+    "a number of transform": Wrong(
+        transform_to([5]), "int is no NewMessage", "a list of them, or None"
     ),
     "an absent topic": Wrong(
         lambda broker: Consumer(broker.bootstrap, "absent", allow_auto_create_topics=False),

@@ -1,0 +1,59 @@
+"""How a transaction ends, by the answers that the client of librdkafka gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from tidelog.sdk.errors import AbortableError, RetriableError
+from tidelog.sdk.transactions import TransactionEnds
+
+REFUSED = KafkaException(
+    KafkaError(KafkaError._TIMED_OUT, "a message was not delivered", txn_requires_abort=True)
+)
+TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer", retriable=True))
+
+
+class RefusedCommit:
+    """A client of librdkafka whose commit must be aborted, and whose first abort does not end."""
+
+    def __init__(self, first_abort: BaseException) -> None:
+        self._ends = [first_abort]
+
+    def init_transactions(self, _: float) -> None:
+        return None
+
+    def begin_transaction(self) -> None:
+        return None
+
+    def commit_transaction(self, _: float) -> None:
+        raise REFUSED
+
+    def abort_transaction(self, _: float) -> None:
+        if self._ends:
+            raise self._ends.pop()
+
+
+@pytest.mark.parametrize(
+    ("first_abort", "raised"),
+    [(TIMED_OUT, RetriableError), (KeyboardInterrupt(), KeyboardInterrupt)],
+)
+@pytest.mark.parametrize("follow", [TransactionEnds.settle, TransactionEnds.begin])
+def test_a_refused_commit_whose_abort_does_not_end_is_never_told_as_committed(
+    first_abort: BaseException,
+    raised: type[BaseException],
+    follow: Callable[[TransactionEnds], None],
+) -> None:
+    client: Any = RefusedCommit(first_abort)
+    ends = TransactionEnds(client, "refused", 0)
+    ends.begin()
+    with pytest.raises(raised):
+        ends.commit(None)
+    with pytest.raises(AbortableError, match="a message was not delivered"):
+        follow(ends)
+    # It is told once.
+    ends.settle()
+    ends.begin()
