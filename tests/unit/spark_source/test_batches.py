@@ -200,6 +200,29 @@ def test_times_mean_offsets(spark_world: SparkWorld) -> None:
     assert seen(spark_world, **late) == []
 
 
+def test_the_times_of_a_frame_mean_the_same_offsets_when_their_records_are_deleted(
+    spark_world: SparkWorld,
+) -> None:
+    async def dated(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.create_topic()
+        await broker.produce(batch(*(b"%d" % number for number in range(5))))
+        await broker.produce(batch(b"of the first time again"))
+
+    async def delete(broker: OneBroker, store: ObjectStore) -> None:
+        partition = broker.broker.writes.partitions.named(TOPIC, 0)
+        await broker.broker.writes.appender.delete_records(partition, 5)
+
+    spark_world.tell(dated)
+    times = {"startingTimestamp": 1001, "endingTimestamp": 1004}
+    strict = spark_world.source(subscribe=TOPIC, **times)
+    lenient = spark_world.source(subscribe=TOPIC, endingTimestamp=1004, failOnDataLoss=False)
+    assert values(rows_of(strict)) == [b"1", b"2", b"3"]
+    spark_world.tell(delete)
+    with pytest.raises(DataLost, match="offsets 1 to 3 of flights-0 are not there any more"):
+        rows_of(strict)
+    assert rows_of(lenient) == []
+
+
 def test_times_find_the_records_of_an_atomic_frame_above_an_open_transaction(
     spark_world: SparkWorld,
 ) -> None:
