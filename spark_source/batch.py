@@ -19,7 +19,7 @@ from tidelog.spark_source.options.options import ReadOptions
 from tidelog.spark_source.plain_errors import plain_errors
 from tidelog.spark_source.planning import Piece, described, plan, shared
 from tidelog.spark_source.ranges import Snapshot, available, batch_ranges, check_named
-from tidelog.spark_source.row_reader import RowReader
+from tidelog.spark_source.row_reader import RowReader, partition_in
 from tidelog.spark_source.session import Session
 
 logger = logging.getLogger("tidelog.spark_source")
@@ -82,10 +82,11 @@ class BatchReader(DataSourceReader):
         view = await bucket.view_partitions(each.partition for each in snapshot.partitions)
         planned = []
         for wanted in batch_ranges(options, snapshot):
-            partition = view.partition(wanted.limits.partition)
-            there = available(
-                wanted, partition.log_start, fail_on_data_loss=options.fail_on_data_loss
-            )
+            is_loss = options.fail_on_data_loss
+            partition = partition_in(view, wanted, fail_on_data_loss=is_loss)
+            if partition is None:
+                continue
+            there = available(wanted, partition.log_start, fail_on_data_loss=is_loss)
             planned.append((there, partition))
             logger.info("reads %s", described(there, partition))
         return plan(
