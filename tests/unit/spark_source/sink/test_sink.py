@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from tests.unit.broker.one_broker import TOPIC, OneBroker, run
 from tests.unit.broker.sink_world import world
 from tests.unit.broker.transactional_client import loaded, read
+from tests.unit.bucket.bucket_world import opened
 from tests.unit.spark_source.spark_world import created, pickled, schema_of, store_at
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.client.errors import RequestRefused
@@ -28,6 +29,7 @@ from tidelog.spark_source.sink import sink
 from tidelog.spark_source.sink.sink import SinkError
 from tidelog.spark_source.sink.sink_rows import RefusedRow
 from tidelog.spark_source.source import TidelogSource
+from tidelog.spark_source.states import GroupsSource
 from tidelog.storage.object_store import AccessDenied
 
 SCHEMA = schema_of("key", "value", "topic", "partition")
@@ -240,6 +242,21 @@ def test_a_sink_that_may_only_write_needs_no_right_to_read(
             assert (await stage(writer, rows(0, b"a"))).objects
         with pytest.raises(RequestRefused, match="topic nowhere, which the sink is to write to"):
             await sink_world.batch_writer(0, topic="nowhere")
+
+    sink_world.tell(story)
+
+
+def test_the_number_of_the_last_batch_has_no_lag(sink_world: SinkWorld) -> None:
+    """The groups' topic, under whose name it is kept, has records of its own."""
+
+    async def story(one: OneBroker) -> None:
+        writer = await sink_world.batch_writer(0)
+        await asyncio.to_thread(writer.commit, [await stage(writer, rows(0, b"a"))])
+        bucket = await opened(store_at(sink_world.folder))
+        found = (await GroupsSource.rows(bucket, ["end_offset", "lag"])).to_pylist()
+        (number,) = [each for each in found if each["kind"] == "offset"]
+        assert (number["group_id"], number["topic"]) == ("pipeline", "__consumer_offsets")
+        assert (number["offset"], number["end_offset"], number["lag"]) == (0, None, None)
 
     sink_world.tell(story)
 
