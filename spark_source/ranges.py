@@ -41,6 +41,9 @@ class ReadableOffsets:
     """Exclusive. The last stable offset; without tails the table's end; in an atomic snapshot the
     high watermark.
     """
+    log_end: int
+    """The end with tails. A stream that read them before stands above `end`, and has lost nothing.
+    """
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition.partition}"
@@ -75,11 +78,12 @@ def limits_of(
     view: PartitionView, *, include_tail: bool, is_atomic: bool = False
 ) -> ReadableOffsets:
     """The readable offsets of a partition."""
-    end = view.high_watermark if is_atomic else view.last_stable_offset
+    end = log_end = view.high_watermark if is_atomic else view.last_stable_offset
     if not include_tail:
         # Records may have been deleted before any table held them.
         end = max(view.log_start, min(end, view.table_next))
-    return ReadableOffsets(view.topic, view.partition, view.log_start, view.table_next, end)
+    start, table_next = view.log_start, view.table_next
+    return ReadableOffsets(view.topic, view.partition, start, table_next, end, log_end)
 
 
 def chosen_topics(choice: Choice, state: ClusterState) -> list[Topic]:

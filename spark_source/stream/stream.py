@@ -217,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = watcher.view()
         limits = {each.partition: each for each in watcher.seen}
         if any(
-            part not in limits or limits[part].end < last.offsets[part] for part in last.offsets
+            part not in limits or limits[part].log_end < last.offsets[part] for part in last.offsets
         ):
             limits = {each.partition: each for each in watcher.look()}
             view = watcher.view()

@@ -24,7 +24,7 @@ ID, OTHER = UUID(int=5), UUID(int=6)
 
 
 def limits(partition: int, end: int, log_start: int = 0, topic_id: UUID = ID) -> ReadableOffsets:
-    return ReadableOffsets("t", TopicPartition(topic_id, partition), log_start, 0, end)
+    return ReadableOffsets("t", TopicPartition(topic_id, partition), log_start, 0, end, end)
 
 
 def at(**offsets: int) -> StreamOffsets:
