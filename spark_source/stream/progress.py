@@ -158,6 +158,6 @@ def _check_all_there(start: StreamOffsets, found: Iterable[ReadRange]) -> None:
         name = names.get(partition.topic_id, str(partition.topic_id))
         raise DataLost(
             f"{name}-{partition.partition}, of which the stream was at offset"
-            f" {start.offsets[partition]}, is not there any more; with failOnDataLoss=false it is"
-            " passed over"
+            f" {start.offsets[partition]}, is deleted or left out by the options; with"
+            " failOnDataLoss=false it is passed over"
         )
