@@ -14,15 +14,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidelog.bucket.views.atomic_view import AtomicView
 from tidelog.spark_source.columns import BatchMaker, check_schema, row_columns
 from tidelog.spark_source.options.options import ReadOptions
 from tidelog.spark_source.plain_errors import plain_errors
 from tidelog.spark_source.planning import Piece, described, plan, shared
-from tidelog.spark_source.ranges import Snapshot, available, batch_ranges
-from tidelog.spark_source.row_reader import RowReader
+from tidelog.spark_source.ranges import Snapshot, available, batch_ranges, check_named
+from tidelog.spark_source.row_reader import RowReader, partition_in
 from tidelog.spark_source.session import Session
-from tidelog.spark_source.snapshots import offsets_since
 
 logger = logging.getLogger("tidelog.spark_source")
 # Else the root logger's level would count, which is WARNING in Spark's planning process.
@@ -77,24 +75,23 @@ class BatchReader(DataSourceReader):
         return self._pieces.read(partition)
 
     async def _plan(self, session: Session) -> list[Piece]:
-        options, bucket, limits = self._options, session.bucket, self._snapshot.partitions
-        excluded = self._snapshot.excluded
+        options, bucket, snapshot = self._options, session.bucket, self._snapshot
+        for bound in (options.starting, options.ending):
+            check_named(bound, snapshot.partitions)
         await bucket.refresh()
-        view = await bucket.view_partitions(each.partition for each in limits)
-        keep = None if excluded is None else AtomicView(view, excluded).keep
-        starts = await offsets_since(bucket, view, options.starting, limits, keep)
-        ends = await offsets_since(bucket, view, options.ending, limits, keep)
+        view = await bucket.view_partitions(each.partition for each in snapshot.partitions)
         planned = []
-        for wanted in batch_ranges(options, limits, starts, ends):
-            partition = view.partition(wanted.limits.partition)
-            there = available(
-                wanted, partition.log_start, fail_on_data_loss=options.fail_on_data_loss
-            )
+        for wanted in batch_ranges(options, snapshot):
+            is_loss = options.fail_on_data_loss
+            partition = partition_in(view, wanted, fail_on_data_loss=is_loss)
+            if partition is None:
+                continue
+            there = available(wanted, partition.log_start, fail_on_data_loss=is_loss)
             planned.append((there, partition))
             logger.info("reads %s", described(there, partition))
         return plan(
             planned,
-            excluded=excluded,
+            excluded=snapshot.excluded,
             partitions_min=options.partitions_min,
             records_max=options.records_max,
         )

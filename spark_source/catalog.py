@@ -4,6 +4,11 @@ Spark hands a Python source the options of a table when the table is created, an
 is read or written: then only the options of the statement come, and the table's schema. So the
 schema carries the table's options, as metadata of its first column. Catalogs keep it.
 
+A column keeps its metadata in the rows of a query. So the schema of a write may be that of another
+table, from which its rows were read: with `save`, in streams, and if an INSERT's columns have the
+names and types of its table's. So the options do not count for a statement that names a store, nor
+for a stream's write. An INSERT of rows with offsets is refused (`sink_rows.py`).
+
 All that see the schema see the options. So they may not have credentials.
 """
 
@@ -29,6 +34,7 @@ from tidelog.errors import InvalidConfiguration
 from tidelog.references import has_reference
 from tidelog.spark_source.columns import default_columns
 from tidelog.spark_source.options.option_names import PROVIDER, is_table, lowered
+from tidelog.spark_source.options.store_address import has_store
 
 _METADATA: Final = "tidelog.options"
 _OPTION: Final = "option."
@@ -91,7 +97,12 @@ def table_schema(options: Mapping[str, str], *, headers: bool, producer: bool) -
 
 
 def with_table_options(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """The options of a read or write: the statement's, and the table's if the schema has some."""
+    """The options of a read or write: the statement's, and the table's if the schema has some.
+
+    A statement that names a store is of no table, even if its rows or its schema are.
+    """
+    if has_store(options):
+        return dict(options)
     kept = [field.metadata[_METADATA] for field in schema.fields if _METADATA in field.metadata]
     table: dict[str, str] = json.loads(kept[0]) if kept else {}
     return table | lowered(options)

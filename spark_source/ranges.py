@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from tidelog.bucket.views.partition_view import PartitionView
@@ -41,6 +41,9 @@ class ReadableOffsets:
     """Exclusive. The last stable offset; without tails the table's end; in an atomic snapshot the
     high watermark.
     """
+    log_end: int
+    """The end with tails. A stream that read them before stands above `end`, and has lost nothing.
+    """
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition.partition}"
@@ -54,6 +57,11 @@ class Snapshot:
     excluded: frozenset[TransactionName] | None = None
     """For an atomic snapshot: its undecided and aborted transactions, which it excludes. It
     includes all others, even above the last stable offset.
+    """
+    starts: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    """The offsets of time bounds, None if no record is so late. Later searches would miss records
+    that were deleted since, and begin or end elsewhere.
     """
 
 
@@ -70,11 +78,12 @@ def limits_of(
     view: PartitionView, *, include_tail: bool, is_atomic: bool = False
 ) -> ReadableOffsets:
     """The readable offsets of a partition."""
-    end = view.high_watermark if is_atomic else view.last_stable_offset
+    end = log_end = view.high_watermark if is_atomic else view.last_stable_offset
     if not include_tail:
         # Records may have been deleted before any table held them.
         end = max(view.log_start, min(end, view.table_next))
-    return ReadableOffsets(view.topic, view.partition, view.log_start, view.table_next, end)
+    start, table_next = view.log_start, view.table_next
+    return ReadableOffsets(view.topic, view.partition, start, table_next, end, log_end)
 
 
 def chosen_topics(choice: Choice, state: ClusterState) -> list[Topic]:
@@ -106,10 +115,11 @@ def chosen_partitions(choice: Choice, topics: Iterable[Topic]) -> list[TopicPart
     return found
 
 
-def check_named(
-    option: str, named: Mapping[str, Mapping[int, int]], of: Iterable[ReadableOffsets]
-) -> None:
-    """Raise InvalidConfiguration unless a map names exactly the partitions of the read."""
+def check_named(bound: Bound | None, of: Iterable[ReadableOffsets]) -> None:
+    """Raise InvalidConfiguration unless a bound's map names exactly the partitions of the read."""
+    if not isinstance(bound, (Offsets, Timestamps)) or isinstance(bound.by_partition, int):
+        return
+    option, named = bound.option, bound.by_partition
     given = {(topic, number) for topic, values in named.items() for number in values}
     read = {(limits.topic, limits.partition.partition) for limits in of}
     if given == read:
@@ -159,23 +169,15 @@ def offset_at(
     raise AssertionError(bound)
 
 
-def batch_ranges(
-    options: ReadOptions,
-    limits: Iterable[ReadableOffsets],
-    starts: Mapping[TopicPartition, int | None],
-    ends: Mapping[TopicPartition, int | None],
-) -> list[ReadRange]:
-    """The ranges of a batch. `starts` and `ends` have the offsets of time bounds.
-
-    InvalidConfiguration, DataLost.
-    """
+def batch_ranges(options: ReadOptions, snapshot: Snapshot) -> list[ReadRange]:
+    """The ranges of a batch. Raises InvalidConfiguration."""
     assert options.starting is not None
     assert options.ending is not None
     found = []
     is_latest = options.is_latest_without_match
-    for each in limits:
-        start = offset_at(options.starting, each, starts, is_latest=is_latest)
-        end = offset_at(options.ending, each, ends, is_latest=True)
+    for each in snapshot.partitions:
+        start = offset_at(options.starting, each, snapshot.starts, is_latest=is_latest)
+        end = offset_at(options.ending, each, snapshot.ends, is_latest=True)
         if start > end and isinstance(options.starting, Offsets):
             raise InvalidConfiguration(f"startingOffsets: {start} of {each} is above its end {end}")
         if start < end:

@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from tidelog.bucket.views.atomic_view import AtomicView
 from tidelog.bucket.views.bucket import Bucket
-from tidelog.bucket.views.reading import BucketView
+from tidelog.bucket.views.partition_view import PartitionView
+from tidelog.bucket.views.reading import BucketView, NoSuchTopic
 from tidelog.errors import MissingObject
 from tidelog.identifiers import TransactionName
 from tidelog.records.parse.row_arrays import integers_of
 from tidelog.spark_source.planning import Piece, tail_of
-from tidelog.spark_source.ranges import ReadRange, available
+from tidelog.spark_source.ranges import DataLost, ReadRange, available
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_reader import SegmentReader, read_groups
 from tidelog.storage.superseded import Looks, required
@@ -58,7 +59,10 @@ class RowReader:
                 return
             except MissingObject as missing:
                 looks.missed(missing)
-            piece = await self._read_again(piece, position)
+            following = await self._read_again(piece, position)
+            if following is None:
+                return
+            piece = following
 
     async def _read(self, piece: Piece) -> AsyncIterator[pa.RecordBatch]:
         wanted = piece.range
@@ -92,16 +96,16 @@ class RowReader:
     def _start(self, piece: Piece, segment: Segment) -> asyncio.Task[_Opened]:
         return asyncio.create_task(_open(self._bucket, piece, segment))
 
-    async def _read_again(self, piece: Piece, position: int) -> Piece:
-        limits = piece.range.limits
+    async def _read_again(self, piece: Piece, position: int) -> Piece | None:
+        """The rest of a piece as it is now; None if its topic was deleted."""
+        limits, is_loss = piece.range.limits, self._fail_on_data_loss
         await self._bucket.refresh()
         found = await self._bucket.view_partitions([limits.partition])
-        view = found.partition(limits.partition)
-        wanted = available(
-            ReadRange(limits, position, piece.range.end),
-            view.log_start,
-            fail_on_data_loss=self._fail_on_data_loss,
-        )
+        rest = ReadRange(limits, position, piece.range.end)
+        view = partition_in(found, rest, fail_on_data_loss=is_loss)
+        if view is None:
+            return None
+        wanted = available(rest, view.log_start, fail_on_data_loss=is_loss)
         segments = tuple(
             stored.segment
             for stored in view.segments
@@ -160,6 +164,24 @@ def _is_whole(piece: Piece, segment: Segment) -> bool:
     taken = min(last + 1, piece.range.end) - max(first, piece.range.start)
     is_much = taken * _WHOLE_SHARE >= last + 1 - first
     return is_much or segment.size_bytes <= _ALWAYS_WHOLE_BYTES
+
+
+def partition_in(
+    view: BucketView, wanted: ReadRange, *, fail_on_data_loss: bool
+) -> PartitionView | None:
+    """The partition of a range; None if its topic was deleted.
+
+    Raises CorruptObject, and DataLost for a deleted topic if `fail_on_data_loss` is set.
+    """
+    try:
+        return view.partition(wanted.limits.partition)
+    except NoSuchTopic:
+        if not fail_on_data_loss:
+            return None
+        raise DataLost(
+            f"offsets {wanted.start} to {wanted.end - 1} of {wanted.limits} are not there any more:"
+            " the topic was deleted; with failOnDataLoss=false they are passed over"
+        ) from None
 
 
 def _wanted(

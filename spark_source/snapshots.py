@@ -11,11 +11,10 @@ from tidelog.bucket.views.reading import BucketView
 from tidelog.bucket.views.tails import Keep
 from tidelog.concurrency import read_all
 from tidelog.identifiers import TopicPartition
-from tidelog.spark_source.options.options import Bound, Offsets, ReadOptions, Timestamps
+from tidelog.spark_source.options.options import Bound, ReadOptions, Timestamps
 from tidelog.spark_source.ranges import (
     ReadableOffsets,
     Snapshot,
-    check_named,
     chosen_partitions,
     chosen_topics,
     limits_of,
@@ -36,12 +35,18 @@ async def take_snapshot(bucket: Bucket, options: ReadOptions) -> Snapshot:
     wanted = chosen_partitions(options.choice, topics)
     if not options.is_atomic:
         view = await bucket.view_partitions(wanted)
-        return Snapshot(limits_in(view, wanted, options))
+        limits = limits_in(view, wanted, options)
+        starts = await offsets_since(bucket, view, options.starting, limits)
+        ends = await offsets_since(bucket, view, options.ending, limits)
+        return Snapshot(limits, starts=starts, ends=ends)
     # This needs the coordinators' code, and few reads need it.
     from tidelog.bucket.views.atomic import atomic_view
 
     atomic = await atomic_view(bucket, *(topic.name for topic in topics))
-    return Snapshot(limits_in(atomic.view, wanted, options), atomic.excluded)
+    limits = limits_in(atomic.view, wanted, options)
+    starts = await offsets_since(bucket, atomic.view, options.starting, limits, atomic.keep)
+    ends = await offsets_since(bucket, atomic.view, options.ending, limits, atomic.keep)
+    return Snapshot(limits, atomic.excluded, starts, ends)
 
 
 def limits_in(
@@ -65,26 +70,27 @@ async def offsets_since(
     limits: Iterable[ReadableOffsets],
     keep: Keep | None = None,
 ) -> Mapping[TopicPartition, int | None]:
-    """The offsets of a time bound in each partition; empty for other bounds.
+    """The offsets of a time bound in each partition that it names; empty for other bounds.
 
     For an atomic snapshot pass the `keep` of its view.
 
-    InvalidConfiguration if the bound names other partitions than these; CorruptObject, StoreError.
+    Raises CorruptObject, StoreError.
     """
-    limits = list(limits)
-    if isinstance(bound, Offsets):
-        check_named(bound.option, bound.by_partition, limits)
     if not isinstance(bound, Timestamps):
         return {}
     named = bound.by_partition
-    if not isinstance(named, int):
-        check_named(bound.option, named, limits)
 
-    async def offset_of(each: ReadableOffsets) -> int | None:
-        time = named if isinstance(named, int) else named[each.topic][each.partition.partition]
+    def time_of(each: ReadableOffsets) -> int | None:
+        if isinstance(named, int):
+            return named
+        return named.get(each.topic, {}).get(each.partition.partition)
+
+    async def offset_of(wanted: tuple[ReadableOffsets, int]) -> int | None:
+        each, time = wanted
         return await first_offset_since(
             bucket, view.partition(each.partition), time, each.end, keep
         )
 
-    offsets = await read_all(offset_of, limits, asyncio.Semaphore(LOOKS_AT_ONCE_MAX))
-    return {each.partition: offset for each, offset in zip(limits, offsets, strict=True)}
+    timed = [(each, time) for each in limits if (time := time_of(each)) is not None]
+    offsets = await read_all(offset_of, timed, asyncio.Semaphore(LOOKS_AT_ONCE_MAX))
+    return {each.partition: offset for (each, _), offset in zip(timed, offsets, strict=True)}

@@ -80,7 +80,7 @@ class TidelogSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from tidelog.spark_source.sink.sink import BatchWriter, check_target
 
-        options = _write_options(self.options, schema)
+        options = _write_options(with_table_options(self.options, schema), schema)
         made = BatchWriter(options, overwrite=overwrite)
         check_target(options)
         return made
@@ -89,6 +89,7 @@ class TidelogSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from tidelog.spark_source.sink.sink import StreamWriter, check_target
 
+        # The schema of a stream is that of its rows: its table is one that they were read from.
         options = _write_options(self.options, schema)
         made = StreamWriter(options, overwrite=overwrite)
         check_target(options)
@@ -105,7 +106,6 @@ def _read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def _write_options(options: Mapping[str, str], schema: StructType) -> WriteOptions:
-    given = with_table_options(options, schema)
-    found = parse_write_options(given, store_url_of(given))
+    found = parse_write_options(options, store_url_of(options))
     check_columns(((each.name, each.dataType.simpleString()) for each in schema.fields), found)
     return found

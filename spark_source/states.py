@@ -96,7 +96,8 @@ class GroupsSource(_StateSource):
 async def _with_lag(bucket: Bucket, table: pa.Table) -> pa.Table:
     offsets = table.select(["kind", "topic", "partition", "offset"]).to_pylist()
     committed = [row if row["kind"] == "offset" else None for row in offsets]
-    topics = {row["topic"] for row in committed if row is not None}
+    # A sink's group keeps the number of its last batch as an offset of the groups' topic.
+    topics = {row["topic"] for row in committed if row is not None} - {GROUPS.topic}
     known = (bucket.state.topic_named(name) for name in topics)
     # A topic that is deleted meanwhile is left out.
     view = await bucket.view_partitions(

@@ -334,7 +334,10 @@ def _numbers(option: str, text: str, example: str, least: int) -> PerPartition:
                     f" no partition and number, as in {example}"
                 )
             if not least <= value <= _LONG_MAX:
-                raise InvalidConfiguration(f"{option}: {value} of {topic}-{partition} is too small")
+                wrong = "small" if value < least else "large"
+                raise InvalidConfiguration(
+                    f"{option}: {value} of {topic}-{partition} is too {wrong}"
+                )
             found.setdefault(topic, {})[int(partition)] = value
     return found
 

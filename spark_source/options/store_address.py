@@ -36,7 +36,8 @@ def store_url_of(options: Mapping[str, str]) -> str:
         raise InvalidConfiguration(
             "the option store is missing: the bucket's URL, as in s3://bucket/prefix or"
             " file:///var/tidelog. A catalog's table has it if CREATE TABLE ... USING tidelog"
-            " OPTIONS (...) names no columns"
+            " OPTIONS (...) names no columns; an INSERT has it if it names columns, as in INSERT"
+            " INTO t (key, value) SELECT ..."
         )
     extra = {}
     for name, value in given.items():

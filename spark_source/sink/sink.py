@@ -61,7 +61,12 @@ from tidelog.spark_source.options.brokers import BOOTSTRAP
 from tidelog.spark_source.plain_errors import plain_errors
 from tidelog.spark_source.session import Session
 from tidelog.spark_source.sink.sink_options import WriteOptions
-from tidelog.spark_source.sink.sink_rows import PartitionRows, by_partition, sink_rows
+from tidelog.spark_source.sink.sink_rows import (
+    PartitionRows,
+    by_partition,
+    refuse_rows_of_table,
+    sink_rows,
+)
 from tidelog.storage.object_store import AccessDenied
 from tidelog.storage.stores.location import open_store
 from tidelog.wal.format.staged_format import StagedFor
@@ -251,6 +256,8 @@ class _Staging:
 
     async def _add(self, given: pa.RecordBatch) -> None:
         options = self._options
+        if options.is_of_table:
+            refuse_rows_of_table(given)
         found = sink_rows(
             given, options.topic, self._clock.time_ms(), include_headers=options.include_headers
         )

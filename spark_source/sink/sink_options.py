@@ -20,6 +20,7 @@ from tidelog.spark_source.options.option_names import (
     READ_OPTIONS,
     WRITE_OPTIONS,
     check_names,
+    is_table,
     lowered,
 )
 from tidelog.spark_source.options.options import boolean, number
@@ -47,6 +48,8 @@ class WriteOptions:
     """The topic of all rows; it overrides the column."""
     include_headers: bool
     batch_id: int | None
+    is_of_table: bool = False
+    """True if the options are those of a catalog's table."""
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Properties of the connections to brokers; their values may refer to others."""
 
@@ -90,6 +93,7 @@ def parse_write_options(options: Mapping[str, str], store_url: str) -> WriteOpti
         topic=_topic(given.get("topic")),
         include_headers=boolean(given, "includeHeaders", True),
         batch_id=number("batchId", given["batchid"], 0) if "batchid" in given else None,
+        is_of_table=is_table(given),
         security=security_properties(given),
     )
 

@@ -50,6 +50,19 @@ class PartitionRows(NamedTuple):
     rows: pa.RecordBatch
 
 
+def refuse_rows_of_table(given: pa.RecordBatch) -> None:
+    """RefusedRow if rows for a catalog's table were read from a table, as their offsets tell.
+
+    Spark hands over the schema of such rows, with the options of the table that they come from.
+    """
+    if "offset" in given.schema.names and given.column("offset").null_count < given.num_rows:
+        raise RefusedRow(
+            "a row for a table has an offset, as if it were read from another one; then Spark may"
+            " hand over the options of that one: name the columns, as in INSERT INTO t (key, value)"
+            " SELECT key, value FROM ..."
+        )
+
+
 def sink_rows(
     given: pa.RecordBatch, topic: str | None, time_ms: int, *, include_headers: bool
 ) -> SinkRows:

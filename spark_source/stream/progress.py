@@ -78,11 +78,11 @@ def pending(
         if begin is None:
             _check_topic(start, each, fail_on_data_loss=fail_on_data_loss)
             begin = each.log_start
-        elif begin > each.end and fail_on_data_loss:
+        elif begin > each.log_end and fail_on_data_loss:
             raise DataLost(
-                f"the stream was at offset {begin} of {each}, which can be read up to {each.end}"
-                " only: has the bucket been restored from a copy? With failOnDataLoss=false the"
-                " stream goes on when the log reaches there"
+                f"the stream was at offset {begin} of {each}, which can be read up to"
+                f" {each.log_end} only: has the bucket been restored from a copy? With"
+                " failOnDataLoss=false the stream goes on when the log reaches there"
             )
         found.append(ReadRange(each, begin, max(begin, each.end)))
     if fail_on_data_loss:
@@ -125,16 +125,18 @@ def between(
         if begin is not None and begin >= following:
             continue
         name = f"{names[partition.topic_id]}-{partition.partition}"
-        if known is None or known.end < following:
+        if known is None or known.log_end < following:
             if fail_on_data_loss:
-                there = "it is not there any more" if known is None else f"it ends at {known.end}"
+                there = (
+                    "it is not there any more" if known is None else f"it ends at {known.log_end}"
+                )
                 raise DataLost(
                     f"a batch was to read {name} up to offset {following}, but {there}; with"
                     " failOnDataLoss=false what is lost is passed over"
                 )
             if known is None:
                 continue
-            following = known.end
+            following = known.log_end
         if begin is not None and begin < following:
             found.append(ReadRange(known, begin, following))
     return found
@@ -156,6 +158,6 @@ def _check_all_there(start: StreamOffsets, found: Iterable[ReadRange]) -> None:
         name = names.get(partition.topic_id, str(partition.topic_id))
         raise DataLost(
             f"{name}-{partition.partition}, of which the stream was at offset"
-            f" {start.offsets[partition]}, is not there any more; with failOnDataLoss=false it is"
-            " passed over"
+            f" {start.offsets[partition]}, is deleted or left out by the options; with"
+            " failOnDataLoss=false it is passed over"
         )

@@ -36,6 +36,7 @@ from tidelog.spark_source.planning import described, plan
 from tidelog.spark_source.ranges import (
     ReadableOffsets,
     available,
+    check_named,
     chosen_partitions,
     chosen_topics,
     offset_at,
@@ -216,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = watcher.view()
         limits = {each.partition: each for each in watcher.seen}
         if any(
-            part not in limits or limits[part].end < last.offsets[part] for part in last.offsets
+            part not in limits or limits[part].log_end < last.offsets[part] for part in last.offsets
         ):
             limits = {each.partition: each for each in watcher.look()}
             view = watcher.view()
@@ -263,6 +264,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options, watcher = self._options, self._watched()
         bucket, view = watcher.session.bucket, watcher.view()
         assert options.starting is not None
+        check_named(options.starting, limits)
         since = watcher.session.run(offsets_since(bucket, view, options.starting, limits))
         is_latest = options.is_latest_without_match
         offsets = {

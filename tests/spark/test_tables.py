@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,23 +27,22 @@ def test_a_view_needs_no_catalog(spark: SparkSession, history: History) -> None:
     spark.sql("DROP VIEW o")
 
 
-@pytest.fixture
-def table(spark: SparkSession, history: History) -> Iterator[str]:
+def create_topic(history: History, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": history.kafka, "log_level": 0})
-    topic = NewTopic("of a table".replace(" ", "-"), num_partitions=PARTITIONS)
-    admin.create_topics([topic])[topic.topic].result(30)
+    admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)])[topic].result(30)
+
+
+def create_table(spark: SparkSession, history: History, table: str, topic: str) -> None:
+    create_topic(history, topic)
     spark.sql(
-        f"CREATE TABLE entries USING tidelog OPTIONS ({options(history, topic.topic)},"
-        f" topic '{topic.topic}', `kafka.bootstrap.servers` '{history.kafka}',"
-        " transactionalId 'inserts')"
+        f"CREATE TABLE {table} USING tidelog OPTIONS ({options(history, topic)}, topic '{topic}',"
+        f" `kafka.bootstrap.servers` '{history.kafka}', transactionalId 'inserts into {table}')"
     )
-    yield topic.topic
-    spark.sql("DROP TABLE entries")
 
 
-def test_a_table_is_read_and_inserted_into(
-    spark: SparkSession, history: History, table: str
-) -> None:
+def test_a_table_is_read_and_inserted_into(spark: SparkSession, history: History) -> None:
+    table = "of-a-table"
+    create_table(spark, history, "entries", table)
     insert = (
         "INSERT INTO entries WITH (batchId = {}) (key, value) VALUES (binary('k'), binary('{}'))"
     )
@@ -57,6 +56,27 @@ def test_a_table_is_read_and_inserted_into(
     starting = f'{{"{table}":{{"{partition}":1,"{1 - partition}":0}}}}'
     rest = f"SELECT value FROM entries WITH (startingOffsets = '{starting}')"
     assert [bytes(row.value) for row in spark.sql(rest).collect()] == [b"1"]
+    spark.sql("DROP TABLE entries")
+
+
+def test_rows_of_a_table_go_where_their_write_says(spark: SparkSession, history: History) -> None:
+    create_table(spark, history, "originals", "originals")
+    create_table(spark, history, "copies", "copies")
+    create_topic(history, "others")
+    spark.sql(
+        "INSERT INTO originals WITH (batchId = 0) (key, value) VALUES (binary('k'), binary('v'))"
+    )
+    rows = spark.read.table("originals").selectExpr("key", "value", "'others' as topic")
+    writer = rows.write.format("tidelog").option("store", history.store).mode("append")
+    writer = writer.option("kafka.bootstrap.servers", history.kafka)
+    writer.options(transactionalId="others", batchId=1).save()
+    with pytest.raises(Exception, match="name the columns, as in INSERT INTO t"):
+        spark.sql("INSERT INTO copies WITH (batchId = 2) SELECT * FROM originals")
+    spark.sql("INSERT INTO copies WITH (batchId = 3) (key, value) SELECT key, value FROM originals")
+    for topic in ("originals", "others", "copies"):
+        assert [row[2:4] for row in consume(history.kafka, topic, "copied")] == [(b"k", b"v")]
+    spark.sql("DROP TABLE originals")
+    spark.sql("DROP TABLE copies")
 
 
 def test_errors_come_before_tasks_and_without_the_workers_traceback(

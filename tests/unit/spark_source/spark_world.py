@@ -97,6 +97,14 @@ def spark_world(tmp_path: Path) -> Iterator[SparkWorld]:
         reader.stop()
 
 
+def created(given: dict[str, str]) -> StructType:
+    """The schema of a table, as Spark asks for it at CREATE TABLE."""
+    asked = {**given, **{f"option.{name}": value for name, value in given.items()}}
+    schema = TidelogSource({**asked, "provider": "tidelog", "owner": "me", "x": "y"}).schema()
+    assert isinstance(schema, StructType)
+    return StructType.fromJson(schema.jsonValue())
+
+
 def pickled(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 

@@ -26,9 +26,11 @@ from tests.unit.spark_source.spark_world import (
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.errors import InvalidConfiguration, MissingObject
 from tidelog.spark_source import columns, row_reader
+from tidelog.spark_source.batch import BatchReader
 from tidelog.spark_source.planning import plan
 from tidelog.spark_source.ranges import DataLost, ReadRange, limits_of
 from tidelog.spark_source.session import Session
+from tidelog.spark_source.source import TidelogSource
 from tidelog.storage.object_store import ObjectStore
 from tidelog.wal.format.object_format import wal_key
 
@@ -200,6 +202,29 @@ def test_times_mean_offsets(spark_world: SparkWorld) -> None:
     assert seen(spark_world, **late) == []
 
 
+def test_the_times_of_a_frame_mean_the_same_offsets_when_their_records_are_deleted(
+    spark_world: SparkWorld,
+) -> None:
+    async def dated(broker: OneBroker, store: ObjectStore) -> None:
+        await broker.create_topic()
+        await broker.produce(batch(*(b"%d" % number for number in range(5))))
+        await broker.produce(batch(b"of the first time again"))
+
+    async def delete(broker: OneBroker, store: ObjectStore) -> None:
+        partition = broker.broker.writes.partitions.named(TOPIC, 0)
+        await broker.broker.writes.appender.delete_records(partition, 5)
+
+    spark_world.tell(dated)
+    times = {"startingTimestamp": 1001, "endingTimestamp": 1004}
+    strict = spark_world.source(subscribe=TOPIC, **times)
+    lenient = spark_world.source(subscribe=TOPIC, endingTimestamp=1004, failOnDataLoss=False)
+    assert values(rows_of(strict)) == [b"1", b"2", b"3"]
+    spark_world.tell(delete)
+    with pytest.raises(DataLost, match="offsets 1 to 3 of flights-0 are not there any more"):
+        rows_of(strict)
+    assert rows_of(lenient) == []
+
+
 def test_times_find_the_records_of_an_atomic_frame_above_an_open_transaction(
     spark_world: SparkWorld,
 ) -> None:
@@ -262,6 +287,35 @@ def test_expired_records_are_named_or_skipped(spark_world: SparkWorld) -> None:
         rows_of(strict)
     assert values(rows_of(lenient)) == COMMITTED[2:]
     assert values(rows_of(spark_world.source(subscribe=TOPIC))) == COMMITTED[2:]
+
+
+def test_a_topic_that_was_deleted_is_named_or_skipped(spark_world: SparkWorld) -> None:
+    spark_world.tell(history)
+    strict = spark_world.source(subscribe=TOPIC)
+    lenient = spark_world.source(subscribe=TOPIC, failOnDataLoss=False)
+    planned = [(each, each.partitions()) for each in (reader(strict), reader(lenient))]
+
+    async def delete(broker: OneBroker, store: ObjectStore) -> None:
+        topic = broker.broker.membership.metadata.state.topic_named(TOPIC)
+        assert topic is not None
+        await broker.delete_topic(topic.topic_id)
+
+    spark_world.tell(delete)
+    why = "of flights-0 are not there any more: the topic was deleted"
+    with pytest.raises(DataLost, match=f"offsets 0 to 11 {why}"):
+        rows_of(strict)
+    assert rows_of(lenient) == []
+    # The tasks of earlier plans meet the deletion when its objects are gone.
+    for stored in spark_world.folder.glob("topics/*/partition=0/*.parquet"):
+        stored.unlink()
+    (first, (part,)), (second, (other,)) = planned
+    with pytest.raises(DataLost, match=f"offsets 0 to 11 {why}"):
+        read_part(first, part)
+    assert read_part(second, other) == []
+
+
+def reader(source: TidelogSource) -> BatchReader:
+    return source.reader(schema_of("value"))
 
 
 def test_an_object_that_is_lost_is_named(spark_world: SparkWorld) -> None:

@@ -12,6 +12,7 @@ from tests.unit.spark_source.spark_world import (
     COMMITTED,
     DEFAULT,
     SparkWorld,
+    created,
     history,
     pickled,
     read_part,
@@ -23,14 +24,6 @@ from tidelog.errors import InvalidConfiguration
 from tidelog.spark_source.source import TidelogSource
 
 __all__ = ["spark_world"]
-
-
-def created(given: dict[str, str]) -> StructType:
-    """The schema of a table, as Spark asks for it at CREATE TABLE."""
-    asked = {**given, **{f"option.{name}": value for name, value in given.items()}}
-    schema = TidelogSource({**asked, "provider": "tidelog", "owner": "me", "x": "y"}).schema()
-    assert isinstance(schema, StructType)
-    return StructType.fromJson(schema.jsonValue())
 
 
 def rows(schema: StructType, **statement: Any) -> list[dict[str, Any]]:
@@ -83,6 +76,16 @@ def test_a_wrong_table_is_not_created(
     with pytest.raises(InvalidConfiguration, match=message) as told:
         created({**spark_world.options(), **given})
     assert "=secret" not in str(told.value)
+
+
+def test_a_read_that_names_a_store_takes_nothing_from_the_schema_of_a_table(
+    spark_world: SparkWorld,
+) -> None:
+    spark_world.tell(history)
+    ending = f'{{"{TOPIC}":{{"0":1}}}}'
+    schema = created(spark_world.options(subscribe=TOPIC, endingOffsets=ending))
+    assert values(rows(schema)) == COMMITTED[:1]
+    assert values(rows(schema, **spark_world.options(subscribe=TOPIC))) == COMMITTED
 
 
 def test_a_table_keeps_where_a_password_lies(spark_world: SparkWorld) -> None:

@@ -93,6 +93,7 @@ def test_times_for_all_count_before_times_for_each_and_these_before_offsets() ->
         ({"subscribe": "t", "startingOffsets": "first"}, "startingOffsets is earliest, latest or"),
         ({"subscribe": "t", "startingOffsets": '{"t":'}, "startingOffsets is not JSON"),
         ({"subscribe": "t", "startingOffsets": '{"t":{"0":-3}}'}, "-3 of t-0 is too small"),
+        ({"subscribe": "t", "startingOffsets": f'{{"t":{{"0":{2**63}}}}}'}, "is too large"),
         ({"subscribe": "t", "startingOffsets": '{"t":{"x":1}}'}, 't has "x": 1, which is no part'),
         ({"subscribe": "t", "startingOffsets": '{"t":{}}'}, "t has no numbers as in"),
         ({"subscribe": "t", "endingOffsetsByTimestamp": '{"t":{"0":-1}}'}, "is too small"),

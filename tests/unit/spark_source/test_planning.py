@@ -67,8 +67,9 @@ def view(segments: Sequence[tuple[int, int]], tail: int, partition: int = 0) -> 
 
 
 def whole(found: PartitionView) -> tuple[ReadRange, PartitionView]:
+    end = found.last_stable_offset
     limits = ReadableOffsets(
-        "t", found.partition, found.log_start, found.table_next, found.last_stable_offset
+        "t", found.partition, found.log_start, found.table_next, end, log_end=end
     )
     return ReadRange(limits, 0, limits.end), found
 

@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 from tests.unit.broker.one_broker import TOPIC, OneBroker, run
 from tests.unit.broker.sink_world import world
 from tests.unit.broker.transactional_client import loaded, read
-from tests.unit.spark_source.spark_world import pickled, schema_of, store_at
+from tests.unit.bucket.bucket_world import opened
+from tests.unit.spark_source.spark_world import created, pickled, schema_of, store_at
 from tidelog.bucket.views.bucket import Bucket
 from tidelog.client.errors import RequestRefused
 from tidelog.client.transactions.sink import ForeignQuery
@@ -28,6 +29,7 @@ from tidelog.spark_source.sink import sink
 from tidelog.spark_source.sink.sink import SinkError
 from tidelog.spark_source.sink.sink_rows import RefusedRow
 from tidelog.spark_source.source import TidelogSource
+from tidelog.spark_source.states import GroupsSource
 from tidelog.storage.object_store import AccessDenied
 
 SCHEMA = schema_of("key", "value", "topic", "partition")
@@ -240,6 +242,74 @@ def test_a_sink_that_may_only_write_needs_no_right_to_read(
             assert (await stage(writer, rows(0, b"a"))).objects
         with pytest.raises(RequestRefused, match="topic nowhere, which the sink is to write to"):
             await sink_world.batch_writer(0, topic="nowhere")
+
+    sink_world.tell(story)
+
+
+def test_the_number_of_the_last_batch_has_no_lag(sink_world: SinkWorld) -> None:
+    """The groups' topic, under whose name it is kept, has records of its own."""
+
+    async def story(one: OneBroker) -> None:
+        writer = await sink_world.batch_writer(0)
+        await asyncio.to_thread(writer.commit, [await stage(writer, rows(0, b"a"))])
+        bucket = await opened(store_at(sink_world.folder))
+        found = (await GroupsSource.rows(bucket, ["end_offset", "lag"])).to_pylist()
+        (number,) = [each for each in found if each["kind"] == "offset"]
+        assert (number["group_id"], number["topic"]) == ("pipeline", "__consumer_offsets")
+        assert (number["offset"], number["end_offset"], number["lag"]) == (0, None, None)
+
+    sink_world.tell(story)
+
+
+async def entries(world: SinkWorld, one: OneBroker) -> StructType:
+    """The schema of a table whose topic is another one. The table's rows have it too, and so has a
+    query that selects from them."""
+    await one.create_topic("entries", partitions=2)
+    given = {"store": f"file://{world.folder}", "subscribe": "entries", "topic": "entries"}
+    given |= {"kafka.bootstrap.servers": world.address, "transactionalId": "entries"}
+    return await asyncio.to_thread(created, given)
+
+
+def test_a_write_that_names_a_store_takes_nothing_from_the_table_of_its_rows(
+    sink_world: SinkWorld,
+) -> None:
+    async def story(one: OneBroker) -> None:
+        writer = await sink_world.batch_writer(0, await entries(sink_world, one))
+        message = await stage(writer, rows(0, b"a"))
+        assert message.purpose.transactional_id == "pipeline"
+        await asyncio.to_thread(writer.commit, [message])
+        assert await read(one, 0) == [b"a"]
+
+    sink_world.tell(story)
+
+
+def test_an_insert_of_the_rows_of_another_table_is_refused_unless_it_names_columns(
+    sink_world: SinkWorld,
+) -> None:
+    """Spark hands over the schema of the rows as it is if their columns are those of the table."""
+
+    async def story(one: OneBroker) -> None:
+        schema = await entries(sink_world, one)
+        writer = await asyncio.to_thread(TidelogSource({"batchId": "0"}).writer, schema, False)
+        given = rows(0, b"a", topic="entries")
+        read_rows = given.append_column("offset", pa.array([3], pa.int64()))
+        with pytest.raises(
+            RefusedRow, match=r"name the columns, as in INSERT INTO t \(key, value\)"
+        ):
+            await stage(writer, read_rows)
+        named = given.append_column("offset", pa.nulls(1, pa.int64()))
+        assert (await stage(writer, named)).objects
+        # Such rows may be written where no table's options are in doubt.
+        assert (await stage(await sink_world.batch_writer(0, schema), read_rows)).objects
+
+    sink_world.tell(story)
+
+
+def test_a_stream_takes_no_options_from_the_table_of_its_rows(sink_world: SinkWorld) -> None:
+    async def story(one: OneBroker) -> None:
+        schema = await entries(sink_world, one)
+        with pytest.raises(InvalidConfiguration, match="the option store is missing"):
+            await asyncio.to_thread(TidelogSource({}).streamWriter, schema, False)
 
     sink_world.tell(story)
 
