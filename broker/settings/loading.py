@@ -43,6 +43,10 @@ _VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 _SCRAM: Final = re.compile(r"\.scram\.sha\.(256|512)\.")
+_SERVICE_LINK: Final = re.compile(
+    r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$"
+)
+"""How variables end that Kubernetes sets for a service, after the service's name."""
 
 
 def load_settings(
@@ -116,6 +120,12 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[object,
         dotted = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
         # The name of a variable has no hyphens.
         dotted = _SCRAM.sub(r".scram-sha-\1.", dotted)
+        if variable not in _VARIABLES and _SERVICE_LINK.search(variable):
+            raise InvalidConfiguration(
+                f"unknown setting {dotted} (environment {variable}): Kubernetes sets such variables"
+                " for a service whose name begins with tidelog; set enableServiceLinks: false in"
+                " the pod's spec"
+            )
         given[_VARIABLES.get(variable, dotted)] = (value, f"environment {variable}")
     return given
 

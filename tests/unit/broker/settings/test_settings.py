@@ -178,6 +178,34 @@ def test_a_misspelt_variable_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("TIDELOG_SERVICE_HOST", "10.0.0.1"),
+        ("TIDELOG_SERVICE_PORT", "9092"),
+        ("TIDELOG_0_SERVICE_PORT_KAFKA", "9092"),
+        ("TIDELOG_PORT", "tcp://10.0.0.1:9092"),
+        ("TIDELOG_STORE_PORT_9092_TCP", "tcp://10.0.0.1:9092"),
+        ("TIDELOG_BOOTSTRAP_PORT_9092_TCP_PROTO", "tcp"),
+        ("TIDELOG_BOOTSTRAP_PORT_9092_TCP_PORT", "9092"),
+        ("TIDELOG_BOOTSTRAP_PORT_9092_TCP_ADDR", "10.0.0.1"),
+    ],
+)
+def test_a_variable_that_kubernetes_sets_for_a_service_is_named_with_the_remedy(
+    variable: str, value: str
+) -> None:
+    """Kubernetes sets them in each pod, for each service of the pod's namespace."""
+    with pytest.raises(InvalidConfiguration, match=f"{variable}.*enableServiceLinks: false"):
+        load(environment={variable: value})
+
+
+def test_other_unknown_variables_are_not_blamed_on_kubernetes() -> None:
+    for variable in ("TIDELOG_NUM_PARTITONS", "TIDELOG_PORTS", "TIDELOG_SERVICE"):
+        with pytest.raises(InvalidConfiguration) as refused:
+            load(environment={variable: "3"})
+        assert "Kubernetes" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("content", "words"),
     [
         ("max.connections = 5\nmax.connections.per.ip = 3\n", "quote the names"),
