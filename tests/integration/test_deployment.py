@@ -323,7 +323,7 @@ def test_spark_of_compose_copies_late_flights(
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     spark = services["spark"]
     dockerfile = (DEPLOY / "spark" / "Dockerfile").read_text()
-    [copied] = re.findall(r"^COPY (examples/\S+) /app/$", dockerfile, re.M)
+    [copied] = re.findall(r"^COPY --chmod=755 (examples/\S+) /app/$", dockerfile, re.M)
     assert json.loads(re.findall(r"^CMD (.*)$", dockerfile, re.M)[0]) == spark["command"]
     python, program, checkpoint = spark["command"]
     assert (python, program) == ("python3", f"/app/{Path(copied).name}")

@@ -55,6 +55,14 @@ def test_compose_builds_each_image_once_and_pulls_none_of_them(compose: dict[str
             assert each["pull_policy"] == "never"
 
 
+def test_the_program_of_the_spark_image_is_readable_whatever_the_clones_modes_are() -> None:
+    """A clone that was made with umask 077 gives its files to their owner alone."""
+    dockerfile = (DEPLOY / "spark" / "Dockerfile").read_text()
+    final = dockerfile.split("\nFROM ")[-1]
+    from_clone = re.findall(r"^COPY (?!--from)(.*)$", final, re.M)
+    assert [line.split()[0] for line in from_clone] == ["--chmod=755"]
+
+
 def test_spark_of_compose_needs_no_name_of_the_host(compose: dict[str, Any]) -> None:
     """In the host's network a container has the host's name; Spark ends if nothing resolves it."""
     spark = compose["services"]["spark"]
