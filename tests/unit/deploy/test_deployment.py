@@ -63,6 +63,11 @@ def test_the_program_of_the_spark_image_is_readable_whatever_the_clones_modes_ar
     assert [line.split()[0] for line in from_clone] == ["--chmod=755"]
 
 
+def test_every_service_of_compose_that_fails_starts_again(compose: dict[str, Any]) -> None:
+    policies = {name: each.get("restart") for name, each in compose["services"].items()}
+    assert set(policies.values()) == {"on-failure"}, policies
+
+
 def test_spark_of_compose_needs_no_name_of_the_host(compose: dict[str, Any]) -> None:
     """In the host's network a container has the host's name; Spark ends if nothing resolves it."""
     spark = compose["services"]["spark"]
