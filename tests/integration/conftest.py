@@ -1,16 +1,20 @@
-"""S3 servers that the tests share."""
+"""S3 servers and tools that the tests share."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tidelog.localstack.made_once import made_once
 from tidelog.localstack.s3_servers import MINIO_PROGRAM_VARIABLE, S3Server, start_minio
 
 CACHE = Path(__file__).parents[2] / ".cache"
+HELM = "helm.sh/helm/v3/cmd/helm@v3.19.0"
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +29,17 @@ def minio_cache(require_tool: Callable[[str], str]) -> Path:
 def minio(tmp_path_factory: pytest.TempPathFactory, minio_cache: Path) -> Iterator[S3Server]:
     with start_minio(tmp_path_factory.mktemp("minio"), minio_cache) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    """Build Helm with Go, once."""
+    folder = CACHE / f"helm-{HELM.rpartition('@')[2]}"
+    with made_once(folder) as to_do:
+        if to_do:
+            go = shutil.which("go")
+            if go is None:
+                pytest.skip("without go, which builds helm")
+            environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-modcacherw"}
+            subprocess.run([go, "install", HELM], env=environment, check=True)
+    return folder / "helm"

@@ -6,10 +6,8 @@ No container runs here, and no Kubernetes: docs/DEPLOYMENT.md says so.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -30,7 +28,6 @@ from tests.wheels import copy_clone
 from tidelog.broker.settings.listeners import configured_listeners
 from tidelog.broker.settings.loading import load_settings
 from tidelog.errors import InvalidConfiguration
-from tidelog.localstack.made_once import made_once
 from tidelog.localstack.ports import free_ports
 from tidelog.sdk.admin import Admin
 from tidelog.sdk.consumer import Consumer
@@ -39,7 +36,6 @@ from tidelog.security.security_protocol import SecurityProtocol
 
 pytestmark = pytest.mark.slow
 
-HELM = "helm.sh/helm/v3/cmd/helm@v3.19.0"
 CHART = DEPLOY / "helm" / "tidelog"
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 VALUES = {
@@ -60,20 +56,6 @@ VALUES = {
 
 FLIGHTS = (3, 40, 16, 15)
 """The delays of the flights in minutes."""
-
-
-@pytest.fixture(scope="module")
-def helm() -> Path:
-    """Build Helm with Go, once."""
-    folder = ROOT / ".cache" / f"helm-{HELM.rpartition('@')[2]}"
-    with made_once(folder) as to_do:
-        if to_do:
-            go = shutil.which("go")
-            if go is None:
-                pytest.skip("without go, which builds helm")
-            environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-modcacherw"}
-            subprocess.run([go, "install", HELM], env=environment, check=True)
-    return folder / "helm"
 
 
 def rendered(helm: Path, values: list[str], *files: str) -> str:

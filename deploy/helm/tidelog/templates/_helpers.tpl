@@ -14,6 +14,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
+{{- define "tidelog.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "tidelog.name" .) -}}
+{{- else -}}
+{{- required "serviceAccount.name: name the account that exists" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "tidelog.secret" -}}
 {{- if .Values.store.existingSecret -}}
 {{- .Values.store.existingSecret -}}
