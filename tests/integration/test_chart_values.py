@@ -95,3 +95,19 @@ def test_brokers_take_an_account_that_exists_and_the_chart_then_makes_none(chart
     with pytest.raises(subprocess.CalledProcessError) as refused:
         accounts({"create": False})
     assert "serviceAccount.name: name the account that exists" in refused.value.stderr
+
+
+def test_each_brokers_service_has_its_own_number_in_the_annotations(chart: Chart) -> None:
+    """Two services with one name for external-dns would share the addresses of both brokers."""
+    name = "external-dns.alpha.kubernetes.io/hostname"
+    annotations = {name: "broker-%d.example.com", "of": "all"}
+    external = {"enabled": True, "host": "broker-%d.example.com", "annotations": annotations}
+    found = {
+        each["metadata"]["name"]: each["metadata"].get("annotations")
+        for each in chart.rendered({"external": external})
+        if each["kind"] == "Service"
+    }
+    for number in range(3):
+        given = {name: f"broker-{number}.example.com", "of": "all"}
+        assert found.pop(f"cluster-{number}") == given
+    assert set(found.values()) == {None}
