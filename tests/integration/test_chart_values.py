@@ -111,3 +111,19 @@ def test_each_brokers_service_has_its_own_number_in_the_annotations(chart: Chart
         given = {name: f"broker-{number}.example.com", "of": "all"}
         assert found.pop(f"cluster-{number}") == given
     assert set(found.values()) == {None}
+
+
+def test_a_probes_scheme_is_a_value_for_a_keystore_that_the_chart_does_not_see(
+    chart: Chart,
+) -> None:
+    """A variable of a secret may name the keystore."""
+
+    def scheme(values: Mapping[str, Any]) -> object:
+        [container] = chart.pod({"variablesSecret": "tls", **values})["containers"]
+        return container["readinessProbe"]["httpGet"]["scheme"]
+
+    in_settings = {"settings": {"http.ssl.keystore.location": "/etc/tidelog/secrets/http.pem"}}
+    assert scheme({}) == "HTTP"
+    assert scheme(in_settings) == "HTTPS"
+    assert scheme({"probeScheme": "HTTPS"}) == "HTTPS"
+    assert scheme({"probeScheme": "HTTP", **in_settings}) == "HTTP"
