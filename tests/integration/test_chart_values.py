@@ -127,3 +127,15 @@ def test_a_probes_scheme_is_a_value_for_a_keystore_that_the_chart_does_not_see(
     assert scheme(in_settings) == "HTTPS"
     assert scheme({"probeScheme": "HTTPS"}) == "HTTPS"
     assert scheme({"probeScheme": "HTTP", **in_settings}) == "HTTP"
+
+
+def test_pods_have_the_grace_that_their_settings_need(chart: Chart) -> None:
+    """The drain; then snapshots, giving partitions away and requests, each with the timeout."""
+
+    def grace(timeout: object, **values: object) -> object:
+        pod = chart.pod({"settings": {"shutdown.timeout.ms": timeout}, **values})
+        return pod["terminationGracePeriodSeconds"]
+
+    assert grace(None) == chart.pod({})["terminationGracePeriodSeconds"] == 120 + 60 + 3 * 10
+    assert grace(100_000) == grace("100000") == 120 + 60 + 3 * 100
+    assert grace(1_500, drainSeconds=0) == 60 + 5

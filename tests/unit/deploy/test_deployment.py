@@ -111,6 +111,14 @@ def test_a_broker_takes_no_variable_of_the_deployment_or_of_the_commands_for_a_s
     load_settings(environment=dict.fromkeys(variables - settings, "x"))
 
 
+def test_brokers_have_the_grace_that_their_end_needs(compose: dict[str, Any]) -> None:
+    """Snapshots, giving partitions away and requests have the timeout each; 60 s for the store."""
+    timeout_ms = load_settings(environment={}).integer("shutdown.timeout.ms")
+    seconds = 60 + 3 * timeout_ms // 1000
+    assert compose["services"]["broker-0"]["stop_grace_period"] == f"{seconds}s"
+    assert f"TimeoutStopSec={seconds}" in UNIT.read_text().split()
+
+
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:

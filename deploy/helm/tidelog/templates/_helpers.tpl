@@ -66,6 +66,13 @@ $(({{ include "tidelog.firstNodePort" . }} + id))
 {{- required "external.firstNodePort: choose a port for broker 0, as 30092; broker N gets it plus N" .Values.external.firstNodePort | int -}}
 {{- end -}}
 
+{{- /* The drain before SIGTERM. Then snapshots, giving partitions away and requests may take
+shutdown.timeout.ms each, and the store 60 s. */ -}}
+{{- define "tidelog.graceSeconds" -}}
+{{- $timeout := index .Values.settings "shutdown.timeout.ms" | default 10000 | int64 -}}
+{{- add .Values.drainSeconds 60 (div (add (mul 3 $timeout) 999) 1000) -}}
+{{- end -}}
+
 {{- /* A setting's value. Helm reads whole numbers of a file as floats: 1073741824 as 1.073741824e+09. */ -}}
 {{- define "tidelog.setting" -}}
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}
