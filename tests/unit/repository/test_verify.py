@@ -46,3 +46,12 @@ def test_a_target_that_runs_again_takes_the_place_of_its_row_alone() -> None:
     text = report(begun, {**kept, "chaos": again.row("`second`")})
     assert "| `make chaos` | **failed** (2) | 1 failed in 90.00s | 1.5 | `second` |" in text
     assert text.count("| `first` |") == len(TARGETS) - 1
+
+
+def test_a_target_with_variables_has_a_row_of_its_own_behind_the_target() -> None:
+    rows = {
+        target: Outcome(target, 0, 60.0, "done").row("`first`")
+        for target in ("moves SECONDS=300", "damage", "moves")
+    }
+    text = report(datetime(2026, 1, 2, tzinfo=UTC), rows)
+    assert list(rows_of(text)) == ["moves", "moves SECONDS=300", "damage"]
