@@ -10,7 +10,9 @@
 3. The merger writes a checkpoint with the new places.
 
 The first passes come soon after the start, each at twice the time of the one before, up to the
-interval. So the objects of dead predecessors become fewer even if no process lives long.
+interval. So the objects of dead predecessors become fewer even if no process lives long. They merge
+these alone: a process that lives long merges its own at the interval, and they may be needless by
+then.
 
 If a merge fails:
 
@@ -211,7 +213,7 @@ class Merger:
     async def maintain(self, share: float = 1.0) -> None:
         """One pass, which ends after `share` of the time for a whole pass.
 
-        Raises StoreError, WalLost.
+        It merges objects of this incarnation only if it is a whole one. Raises StoreError, WalLost.
         """
         began_at = self._clock.monotonic()
         self._spread_until = began_at + self._spread_seconds
@@ -219,7 +221,7 @@ class Merger:
         # Objects below the checkpoint are old from then on.
         await self._checkpoint_if_worth_it()
         for _ in range(MERGES_A_PASS_MAX):
-            if not await self._merge() or self._clock.monotonic() > ends_at:
+            if not await self._merge(own=share == 1.0) or self._clock.monotonic() > ends_at:
                 # The next pass merges the rest.
                 break
         await self._checkpoint_if_worth_it()
@@ -240,9 +242,9 @@ class Merger:
             or (self._tenure_reports.waiting > 0 and len(self._partitions.checkpointed) > 0)
         )
 
-    async def _merge(self) -> bool:
-        """Merge once; whether there may be more to merge."""
-        found = await self._plan()
+    async def _merge(self, *, own: bool) -> bool:
+        """Merge once, also this incarnation's objects if `own`; whether there may be more."""
+        found = await self._plan(own=own)
         if found is None:
             return False
         plan, planned_for = found
@@ -278,9 +280,12 @@ class Merger:
         """The time that is left for this pass."""
         return self._spread_until - self._clock.monotonic()
 
-    async def _plan(self) -> tuple[MergePlan, Mapping[TopicPartition, Partition]] | None:
+    async def _plan(
+        self, *, own: bool
+    ) -> tuple[MergePlan, Mapping[TopicPartition, Partition]] | None:
         """The next merge, and the partitions that it was planned for."""
-        is_old = old_objects(self._writer.incarnation, self._checkpointer.floor or Slot(0))
+        floor = self._checkpointer.floor if own else None
+        is_old = old_objects(self._writer.incarnation, floor or Slot(0))
         partitions = {
             hosted.log.partition: hosted
             for hosted in self._partitions

@@ -22,6 +22,7 @@ from tidelog.wal.format.object_format import (
     footer_crc,
     merged_key,
     wal_key,
+    wal_prefix,
 )
 
 pytestmark = pytest.mark.usefixtures("without_pauses")
@@ -77,7 +78,7 @@ def test_after_a_death_behind_a_merge_the_records_are_found(steps: str) -> None:
                 await one.produce(batch(b"%d" % number), number % 2)
             await checkpoint(one)
             await one.produce(batch(b"12"))
-            assert await one.broker.maintenance.merger._merge()
+            assert await one.broker.maintenance.merger._merge(own=True)
             if steps == "merged, checkpointed":
                 await checkpoint(one)
             if steps == "merged, collected":
@@ -91,6 +92,31 @@ def test_after_a_death_behind_a_merge_the_records_are_found(steps: str) -> None:
             await collections(one, here.store).collect()
         async with here.broker() as one:
             assert await values(one) == [b"%d" % n for n in range(0, 13, 2)]
+
+    run(story)
+
+
+def test_a_short_pass_behind_a_start_merges_what_dead_ones_left_and_no_objects_of_its_own() -> None:
+    async def story() -> None:
+        here = world(wal_objects_max=2)
+        for life in range(2):
+            async with here.broker(politely=False) as one:
+                if life == 0:
+                    await one.create_topic(retention_ms="-1")
+                for number in range(12):
+                    await one.produce(batch(b"%d of %d" % (number, life)))
+                await checkpoint(one)
+                if life == 0:
+                    continue
+                folder = wal_prefix(one.broker.membership.incarnation)
+                extents = one.broker.writes.partitions.named(TOPIC, 0).log.extents
+                await one.broker.maintenance.merger.maintain(0.5)
+                own = [key for key in extents.keys if key.startswith(folder)]
+                assert len(set(own)) == 12
+                assert len(set(extents.keys) - set(own)) <= 2
+                await one.broker.maintenance.merger.maintain()
+                assert len(set(extents.keys)) <= 2
+                assert len(await values(one)) == 24
 
     run(story)
 
@@ -130,7 +156,7 @@ def test_a_merged_object_stays_that_is_named_above_the_floor() -> None:
             for number in range(8):
                 await one.produce(batch(b"%d" % number))
             await checkpoint(one)
-            assert await one.broker.maintenance.merger._merge()
+            assert await one.broker.maintenance.merger._merge(own=True)
             collecting = collections(one, here.store)
             await collecting.collect()
             assert (await by_folder(here.store))["merged"] == 1
@@ -158,7 +184,7 @@ def test_a_checkpoint_under_way_knows_nothing_of_a_merge_whose_entry_comes_later
             merger = one.broker.maintenance.merger
             log = one.broker.writes.partitions.named(TOPIC, 0).log
             async with one.broker.writes.checkpointer.paused():
-                merging = asyncio.create_task(merger._merge())
+                merging = asyncio.create_task(merger._merge(own=True))
                 for _ in range(50):
                     await asyncio.sleep(0)
                 assert (await by_folder(here.store))["merged"] == 1
@@ -262,7 +288,7 @@ def test_a_reader_whose_object_is_merged_and_deleted_meanwhile_goes_on() -> None
             await store.asked.wait()
             # The merge finds the slot in memory; otherwise it would wait for the same read.
             one.broker.reads.path.tail.put(slot, data)
-            assert await one.broker.maintenance.merger._merge()
+            assert await one.broker.maintenance.merger._merge(own=True)
             await checkpoint(one)
             await collections(one, here.store).collect()
             assert slot not in await objects(here.store)

@@ -45,7 +45,7 @@ async def merged_behind_a_move(
         await giver.produce(batch(value))
     await checkpoint(giver)
     merger = giver.broker.maintenance.merger
-    planned = await merger._plan()
+    planned = await merger._plan(own=True)
     assert planned is not None
     plan, planned_for = planned
     stored = await merger._store_merged(plan, merger.merged.begin())
