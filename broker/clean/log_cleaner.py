@@ -125,6 +125,8 @@ class LogCleaner:
         self._crash_points = crash_points
         self.metrics = metrics
         self._looked: dict[TopicPartition, _Looked] = {}
+        self._ratios: dict[TopicPartition, float] = {}
+        """The dirty shares of compacted logs, when they were last looked at."""
         self._paused: dict[TopicPartition, float] = {}
         self._turns: dict[TopicPartition, _Turn] = {}
         self._turns_taken = 0
@@ -178,7 +180,7 @@ class LogCleaner:
         has_merge = False
         looked: dict[TopicPartition, _Looked] = {}
         turns: dict[TopicPartition, _Turn] = {}
-        self.metrics.dirty_ratio_max = 0.0
+        known, self._ratios = self._ratios, {}
         for number, partition in enumerate(list(self._partitions), 1):
             if number % LOOKED_AT_ONCE == 0:
                 await self._clock.sleep(0)
@@ -186,6 +188,8 @@ class LogCleaner:
             turn = self._turns.get(place)
             if turn is not None:
                 turns[place] = turn
+            if place in known:
+                self._ratios[place] = known[place]
             if not self._may_be_cleaned(partition):
                 continue
             try:
@@ -202,6 +206,7 @@ class LogCleaner:
             if self._looked.get(place) == now:
                 looked[place] = now
                 continue
+            self._ratios.pop(place, None)
             dirty = self._dirty(partition, config, table)
             has_failed = turn is not None and turn.has_failed
             if dirty is not None:
@@ -214,6 +219,7 @@ class LogCleaner:
                 elif not _depends_on_time(config):
                     looked[place] = now
         self._looked, self._turns = looked, turns
+        self.metrics.dirty_ratio_max = max(self._ratios.values(), default=0.0)
         return self._fairest(jobs)
 
     def _fairest(self, jobs: Sequence[_Job]) -> _Job | None:
@@ -249,7 +255,7 @@ class LogCleaner:
         dirty = dirty_log(segments, policy, log.log_start, now_ms)
         if dirty is None:
             return None
-        self.metrics.dirty_ratio_max = max(self.metrics.dirty_ratio_max, dirty.ratio)
+        self._ratios[log.partition] = dirty.ratio
         is_enabled = self._settings().boolean("log.cleaner.enable")
         return dirty if is_enabled and dirty.is_due(policy, now_ms) else None
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from tidelog.bucket.object_keys import CHECKPOINT_FOLDER, CheckpointObject, parse_key
 from tidelog.bucket.reachability import Anchor
 from tidelog.concurrency import read_all
+from tidelog.errors import MissingObject
 from tidelog.identifiers import Incarnation, Slot
 from tidelog.storage.object_store import ObjectNotFound, ObjectStore
 from tidelog.wal.format.image_codec import Images
@@ -36,23 +37,30 @@ class AnchorReader:
         """
         newest: dict[Incarnation, tuple[Slot, str]] = {}
         async for meta in self._store.list(CHECKPOINT_FOLDER):
-            found = parse_key(meta.key)
-            if isinstance(found, CheckpointObject):
-                newest[found.incarnation] = found.slot, meta.etag
+            parsed = parse_key(meta.key)
+            if isinstance(parsed, CheckpointObject):
+                newest[parsed.incarnation] = parsed.slot, meta.etag
         owners = [owner for owner in incarnations if owner in newest]
         wanted = [(checkpoint_key(owner, newest[owner][0]), newest[owner][1]) for owner in owners]
-        anchors = await self._read_all(wanted, self._checkpoints, _decode_checkpoint)
-        if anchors is None:
+        found = await self._read_all(wanted, self._checkpoints, _decode_checkpoint)
+        anchors = [anchor for anchor in found if anchor is not None]
+        if len(anchors) < len(found):
             return None
         self._checkpoints = dict(zip(wanted, anchors, strict=True))
         return dict(zip(owners, anchors, strict=True))
 
-    async def handovers(self, keys: Iterable[str]) -> frozenset[str] | None:
-        """The objects that these hand-over images refer to; None if an image is gone."""
+    async def handovers(self, keys: Iterable[str]) -> frozenset[str]:
+        """The objects that these hand-over images refer to.
+
+        Raises MissingObject for an image that is gone: a later state must not name it (F3).
+        """
         wanted = [(key, "") for key in sorted(keys)]
-        images = await self._read_all(wanted, self._handovers, _decode_images)
-        if images is None:
-            return None
+        found = await self._read_all(wanted, self._handovers, _decode_images)
+        images = []
+        for (key, _), image in zip(wanted, found, strict=True):
+            if image is None:
+                raise MissingObject(key, "it is missing: a tenure names it as a base")
+            images.append(image)
         self._handovers = dict(zip(wanted, images, strict=True))
         return frozenset[str]().union(*(image.objects for image in images))
 
@@ -61,7 +69,9 @@ class AnchorReader:
         wanted: list[tuple[str, str]],
         known: Mapping[tuple[str, str], Anchor],
         decode: Callable[[str, bytes], Anchor],
-    ) -> list[Anchor] | None:
+    ) -> list[Anchor | None]:
+        """The anchors in these objects; None for an object that is gone."""
+
         async def read(place: tuple[str, str]) -> Anchor | None:
             if place in known:
                 return known[place]
@@ -71,9 +81,7 @@ class AnchorReader:
                 return None
             return await self._offload.run(decode, place[0], bytes(stored.data))
 
-        found = await read_all(read, wanted, asyncio.Semaphore(READS_AT_ONCE_MAX))
-        anchors = [anchor for anchor in found if anchor is not None]
-        return anchors if len(anchors) == len(found) else None
+        return await read_all(read, wanted, asyncio.Semaphore(READS_AT_ONCE_MAX))
 
 
 def _decode_checkpoint(key: str, data: bytes) -> Anchor:

@@ -80,7 +80,7 @@ from tidelog.coordinator.cluster.log.prefix import LOG_PREFIX, LOG_SUFFIX, PROBE
 from tidelog.coordinator.cluster.records.credentials import CREDENTIALS_PREFIX
 from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.snapshot_format import STATE_PREFIX
-from tidelog.errors import CorruptObject, UnsupportedFormat
+from tidelog.errors import CorruptObject, MissingObject, UnsupportedFormat
 from tidelog.identifiers import Epoch, Incarnation, MetadataStamp, Slot
 from tidelog.storage.object_store import ObjectMeta, ObjectNotFound, ObjectStore, StoreError
 from tidelog.storage.sequence import NUMBER_DIGITS
@@ -395,9 +395,14 @@ class Collector:
         for _ in range(ATTEMPTS_MAX):
             state = await self._cluster.refresh()
             anchors = await self._anchors.checkpoints(needed_incarnations(state))
-            handovers = await self._anchors.handovers(named_handovers(state))
+            try:
+                handovers = await self._anchors.handovers(named_handovers(state))
+            except MissingObject as missing:
+                if missing.key in named_handovers(await self._cluster.refresh()):
+                    raise
+                continue
             log_ms = await self._newest_entry_ms(state)
-            if anchors is None or handovers is None:
+            if anchors is None:
                 continue
             if not same_tenures(state, await self._cluster.refresh()):
                 continue

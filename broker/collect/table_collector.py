@@ -96,6 +96,8 @@ class TableCollector:
             await self._clock.sleep(share * self._interval_seconds)
             share = min(1.0, 2 * share)
             if not is_responsible(self._cluster.state, self._incarnation, SharedWork.TABLES):
+                # Another broker counts them now. The marks stay true (F2), if the work comes back.
+                self._metrics.marked["topics"] = 0
                 continue
             try:
                 await self.collect()

@@ -94,12 +94,16 @@ class Balancer:
         """Look and give, until cancelled. Raises WalLost and Fenced."""
         while True:
             await self._until_due()
+            self._news.clear()
             given = 0
             try:
                 given = await self._give_some()
             except (Refused, StoreError) as error:
                 logger.warning("partitions were not given away", extra={"why": str(error)})
-            self._look_at = self._clock.monotonic() + self._pause(given)
+            look_at = self._clock.monotonic() + self._pause(given)
+            # News that came meanwhile may have set an earlier time; this plan did not know them.
+            is_earlier = self._news.is_set() and not given
+            self._look_at = min(look_at, self._look_at) if is_earlier else look_at
 
     async def rebalance(self) -> int:
         """Give away the partitions above the fair share; return how many: 0 when all are given.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from tidelog.broker.peers.enlistments import code_of
 from tidelog.identifiers import BrokerId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.errors import MalformedMessage
@@ -25,7 +26,8 @@ class Rebalanced(NamedTuple):
 class RebalanceForm:
     """All operators that wait for one broker share a request.
 
-    A repeated or lost request does no harm: the broker plans with its partitions at that time.
+    A repeated or lost request does no harm: the broker plans with its partitions at that time. An
+    error of the whole request is the answer of each operator.
     """
 
     purpose: Final = "rebalances"
@@ -39,8 +41,11 @@ class RebalanceForm:
     def replies(
         self, items: Sequence[BrokerId], response: RebalanceBrokersResponse
     ) -> list[Rebalanced]:
+        if response.error_code != ErrorCode.NONE:
+            refused = Rebalanced(0, code_of(response.error_code), response.error_message)
+            return [refused] * len(items)
         found = {
-            each.broker_id: Rebalanced(each.given, ErrorCode(each.error_code), each.error_message)
+            each.broker_id: Rebalanced(each.given, code_of(each.error_code), each.error_message)
             for each in response.brokers
         }
         missing = [item for item in items if item not in found]

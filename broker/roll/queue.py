@@ -114,11 +114,19 @@ class RollQueue:
 
     # Planning.
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a corrupt object stops any rolls."""
+        return any(pause.is_stop for pause in self._pauses.values())
+
     def begin_look(self) -> list[TopicPartition]:
-        """The partitions to examine. Partitions noted from now on belong to the next look."""
+        """The partitions to examine. Partitions noted from now on belong to the next look.
+
+        Those without records whose last roll has failed are among them: they may have left.
+        """
         self._has_news = False
         self._next_look = None
-        return list(self._since)
+        return [*self._since, *(place for place in self._pauses if place not in self._since)]
 
     def backlog(
         self, place: TopicPartition, config: TopicConfig, bytes_max: int, age_ms_max: int
@@ -128,6 +136,8 @@ class RollQueue:
         `config`: the topic's settings, which may lower both limits.
         """
         partition, now = self._partitions.get(place), self._clock.monotonic()
+        if place not in self._since:
+            return None
         if partition is None:
             # It is being given away, and stays if the move is refused.
             self._look_at(now + WITHHELD_SECONDS)
@@ -146,7 +156,7 @@ class RollQueue:
             self._look_at(pause.until)
             return None
         age_ms_max = min(age_ms_max, config.integer("segment.ms"))
-        since = self._since.setdefault(place, now)
+        since = self._since[place]
         self._look_at(since + age_ms_max / 1000)
         return Backlog(
             place,

@@ -122,8 +122,11 @@ class Roller:
         return self._queue.faults()
 
     def partitions_changed(self) -> None:
-        """Apply the creation or removal of topics or partitions."""
-        if self._queue.has_waiting:
+        """Apply the creation or removal of topics or partitions.
+
+        No client waits any more for a partition that has gone, and its fault has gone with it.
+        """
+        if self._queue.has_waiting or self._queue.has_stopped:
             self._queue.news.set()
 
     # Planning.

@@ -160,8 +160,13 @@ class MeteredStore:
             outcome = "ok"
             raise
         except (Exception, asyncio.CancelledError) as error:
-            outcome = _OUTCOMES.get(type(error), "other")
+            outcome = _outcome_of(error)
             raise
         finally:
             self.statistics.in_flight -= 1
             statistics.observe(outcome, self._clock.monotonic() - started)
+
+
+def _outcome_of(error: BaseException) -> Outcome:
+    found = (outcome for kind, outcome in _OUTCOMES.items() if isinstance(error, kind))
+    return next(found, "other")

@@ -153,8 +153,10 @@ def test_a_log_is_compacted_when_enough_is_dirty_or_the_dirt_is_too_old() -> Non
             assert await clean(one) == 1
             await roll(one, keyed((b"a", b"2"), age_ms=10**7))
             assert one.broker.topic_tables.cleaner.metrics.dirty_ratio_max in (0.0, 1.0)
-            assert await clean(one) == 0
-            assert 0.4 < one.broker.topic_tables.cleaner.metrics.dirty_ratio_max < 0.6
+            # Also if nothing has changed since the last look.
+            for _ in range(2):
+                assert await clean(one) == 0
+                assert 0.4 < one.broker.topic_tables.cleaner.metrics.dirty_ratio_max < 0.6
             late = await one.create_topic(
                 "late", **COMPACTED, min_cleanable_dirty_ratio="1", max_compaction_lag_ms="1000000"
             )

@@ -25,9 +25,10 @@ from tidelog.coordinator.cluster.records.credentials import (
     CREDENTIALS_SUFFIX,
     Credentials,
 )
+from tidelog.coordinator.cluster.records.records import LossAccepted
 from tidelog.coordinator.snapshot_format import SnapshotOrigin
 from tidelog.entropy import SeededEntropy
-from tidelog.errors import CorruptObject
+from tidelog.errors import CorruptObject, MissingObject
 from tidelog.identifiers import Slot
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.wal.format.object_format import wal_key, wal_prefix
@@ -302,6 +303,27 @@ def test_a_damaged_checkpoint_keeps_all() -> None:
             with pytest.raises(CorruptObject) as caught:
                 await collections(one, here.store).collect()
             assert caught.value.key == key
+            assert await objects(here.store) == before
+
+    run(story)
+
+
+def test_a_lost_hand_over_image_keeps_all_and_is_named() -> None:
+    async def story() -> None:
+        here = world()
+        async with here.broker(politely=False) as one:
+            topic_id = await one.create_topic(retention_ms="-1")
+            for number in range(4):
+                await one.produce(batch(b"%d" % number))
+            await checkpoint(one)
+            lost = f"handover/{UUID(int=7)}"
+            log, epoch = one.broker.membership.metadata, one.broker.membership.incarnation.epoch
+            loss = LossAccepted(topic_id, 0, lost, (), ())
+            await log.append(epoch, lambda _: (loss,))
+            before = await objects(here.store)
+            with pytest.raises(MissingObject) as caught:
+                await collections(one, here.store).collect()
+            assert caught.value.key == lost
             assert await objects(here.store) == before
 
     run(story)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from itertools import count
 from uuid import UUID
 
 import pytest
 
 from tests.simulation.world.clock import SimulatedClock
 from tests.simulation.world.loop import SimulatedLoop
+from tests.unit.coordinator.cluster.samples import after, cluster, registered
 from tests.unit.storage.segments import TOPIC_ID, advance, commit_of, listed
 from tidelog.broker.collect import table_collector
 from tidelog.broker.collect.deletion import CollectorMetrics, Deleter
 from tidelog.broker.collect.mark_file import MarkFile
+from tidelog.broker.collect.shares import SharedWork, is_responsible
 from tidelog.broker.collect.table_collector import TableCollector
 from tidelog.coordinator.cluster.records.topics import Topic
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -315,5 +319,24 @@ def test_a_table_of_a_newer_format_is_left_alone_and_the_others_are_collected() 
         await world.collect(passes=3)
         assert await world.segments() == ["20"]
         assert world.metrics.failures == 3
+
+    tell(story)
+
+
+def test_a_broker_whose_tables_another_one_collects_counts_no_superfluous_segments() -> None:
+    async def story(world: World) -> None:
+        alone = replace(cluster(1), topics=world.cluster.truth.topics)
+        shared = (after(alone, None, registered(number)) for number in count(2))
+        world.cluster.state = world.cluster.truth = alone
+        await world.put(segment(0))
+        collecting = asyncio.create_task(world.collector.run())
+        await world.clock.sleep(100)
+        assert world.metrics.marked == {"topics": 1}
+        world.cluster.state = world.cluster.truth = next(
+            state for state in shared if not is_responsible(state, ME, SharedWork.TABLES)
+        )
+        await world.clock.sleep(3600)
+        assert world.metrics.marked == {"topics": 0}
+        collecting.cancel()
 
     tell(story)

@@ -10,6 +10,7 @@ from tidelog.broker.peers.enlistments import Enlisted, Enlistment, EnlistmentFor
 from tidelog.broker.peers.hints import HintForm
 from tidelog.broker.peers.markers import MarkerForm, RemoteMarkers
 from tidelog.broker.peers.moves import Move, MoveForm, MoveOutcome
+from tidelog.broker.peers.rebalances import Rebalanced, RebalanceForm
 from tidelog.client.errors import RequestRefused
 from tidelog.coordinator.transaction.commands import Identity
 from tidelog.coordinator.transaction.decision import Markers
@@ -24,6 +25,7 @@ from tidelog.protocol.schemas.cluster.replicas import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from tidelog.protocol.schemas.own.rebalance import BrokerRebalance, RebalanceBrokersResponse
 from tidelog.protocol.schemas.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -199,3 +201,20 @@ def test_of_two_receivers_of_a_partition_the_first_one_is_asked_for() -> None:
     first, other, same = MoveForm().replies(moves, response)
     assert first == same == MoveOutcome(ErrorCode.NONE)
     assert other.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_an_error_of_the_whole_request_answers_each_operator_that_rebalances() -> None:
+    refused = RebalanceBrokersResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message="no ALTER on the cluster"
+    )
+
+    outcome = Rebalanced(0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no ALTER on the cluster")
+    assert RebalanceForm().replies([BrokerId(2), BrokerId(2)], refused) == [outcome, outcome]
+
+
+def test_a_rebalance_with_an_unknown_error_code_is_malformed() -> None:
+    strange = BrokerRebalance(broker_id=2, error_code=30_000, error_message=None, given=0)
+    response = RebalanceBrokersResponse(error_message=None, brokers=[strange])
+
+    with pytest.raises(MalformedMessage, match="30000"):
+        RebalanceForm().replies([BrokerId(2)], response)

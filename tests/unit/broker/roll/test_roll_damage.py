@@ -53,6 +53,31 @@ def test_a_corrupt_wal_object_stops_its_partition_alone(
     run(story)
 
 
+@pytest.mark.parametrize("has_records", [True, False])
+def test_the_fault_of_a_partition_goes_with_its_topic(has_records: bool) -> None:
+    here = world(tail_cache_bytes=0)
+
+    async def story() -> None:
+        async with here.broker() as one:
+            topic_id = await two_partitions(here, one)
+            (extent,) = hosted(one).log.extents
+            if has_records:
+                await spoil(here.store, extent.key, extent.position + extent.length - 1)
+                with pytest.raises(CorruptObject, match=extent.key):
+                    await flush(one)
+            else:
+                # As when a broker gets the partition, and cannot read the topic's table.
+                await flush(one)
+                queue = one.broker.topic_tables.roller._queue
+                queue.stop([hosted(one)], CorruptObject(extent.key, "it is damaged"))
+            await until(lambda: one.broker.topic_tables.roller.metrics.stopped == 1)
+            assert any(extent.key in fault for fault in one.broker.health.faults())
+            await one.delete_topic(topic_id)
+            await until(lambda: one.broker.health.faults() == [])
+
+    run(story)
+
+
 def test_a_missing_wal_object_is_named() -> None:
     here = world(tail_cache_bytes=0)
 

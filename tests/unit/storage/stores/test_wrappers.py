@@ -20,6 +20,7 @@ from tidelog.storage.object_store import (
     ObjectMeta,
     ObjectNotFound,
     PreconditionFailed,
+    StoreFull,
     StoreNotApplied,
     StoreOutcomeUnknown,
     failure_behind,
@@ -336,6 +337,22 @@ def test_requests_bytes_outcomes_and_latencies_are_counted() -> None:
             "list",
             "delete",
         ]
+
+    tell(story)
+
+
+def test_a_put_that_a_full_disk_refuses_counts_as_not_applied() -> None:
+    class Full(MemoryStore):
+        async def put(
+            self, key: str, data: Buffer | Sequence[Buffer], condition: Condition | None = None
+        ) -> str:
+            raise StoreFull(key, "the disk is full")
+
+    async def story(world: World) -> None:
+        metered = MeteredStore(Full(world.clock), world.clock)
+        with pytest.raises(StoreFull):
+            await metered.put("a", b"x")
+        assert metered.statistics.put.outcomes == {"not_applied": 1}
 
     tell(story)
 
