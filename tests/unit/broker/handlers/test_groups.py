@@ -27,6 +27,7 @@ from tidelog.broker.handlers.groups.groups import (
     heartbeat,
     leave_group,
     list_groups,
+    sync_group,
 )
 from tidelog.coordinator.runtime import RuntimeState
 from tidelog.protocol.error_codes import ErrorCode
@@ -43,6 +44,7 @@ from tidelog.protocol.schemas.groups import (
     LeaveGroupMember,
     LeaveGroupRequest,
     ListGroupsRequest,
+    SyncGroupRequest,
 )
 
 
@@ -103,6 +105,27 @@ def test_a_heartbeat_is_not_refused_while_the_coordinator_loads() -> None:
             await ready(broker)
             beat = await ask(broker, heartbeat, request, 4)
             assert beat.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(story)
+
+
+def test_a_member_that_syncs_while_the_coordinator_loads_joins_again() -> None:
+    """Java consumers take COORDINATOR_LOAD_IN_PROGRESS for final here."""
+
+    async def story() -> None:
+        here = world()
+        async with here.broker() as broker:
+            joined = await enter(broker)
+        async with here.broker() as broker:
+            group = broker.broker.coordination.coordinators.groups.find(GROUP)
+            assert group.state is RuntimeState.LOADING
+            request = SyncGroupRequest(
+                group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id
+            )
+            synced = await ask(broker, sync_group, request, 3)
+            assert synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+            await ready(broker)
+            assert (await join(broker, joined.member_id)).error_code == ErrorCode.NONE
 
     run(story)
 
