@@ -20,7 +20,7 @@ from tests.unit.broker.group_client import (
 )
 from tests.unit.broker.one_broker import TOPIC, run
 from tidelog.broker.handlers.cluster.topics import delete_topics
-from tidelog.broker.handlers.groups.group_offsets import offset_delete
+from tidelog.broker.handlers.groups.group_offsets import offset_delete, offset_fetch
 from tidelog.broker.handlers.groups.groups import (
     delete_groups,
     describe_groups,
@@ -36,6 +36,10 @@ from tidelog.protocol.schemas.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
 )
 from tidelog.protocol.schemas.groups import (
     DeleteGroupsRequest,
@@ -255,6 +259,39 @@ def test_the_offsets_of_a_deleted_topic_are_not_those_of_its_successor() -> None
             await ask(broker, delete_topics, request, 4)
             await broker.create_topic()
             assert await committed(broker) == -1
+
+    run(story)
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_a_topic_that_a_request_names_twice_is_answered_with_all_its_partitions(
+    version: int,
+) -> None:
+    async def story() -> None:
+        async with world().broker() as broker:
+            await broker.create_topic(partitions=2)
+            await find(broker)
+            await commit(broker, 7)
+            request = OffsetFetchRequest()
+            if version >= 8:
+                twice = [
+                    OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[each])
+                    for each in (0, 1)
+                ]
+                request.groups = [OffsetFetchRequestGroup(group_id=GROUP, topics=twice)]
+            else:
+                request.group_id = GROUP
+                request.topics = [
+                    OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[each]) for each in (0, 1)
+                ]
+            answer = await ask(broker, offset_fetch, request, version)
+            found = answer.groups[0] if version >= 8 else answer
+            offsets = {
+                (topic.name, each.partition_index): each.committed_offset
+                for topic in found.topics
+                for each in topic.partitions
+            }
+            assert offsets == {(TOPIC, 0): 7, (TOPIC, 1): -1}
 
     run(story)
 
