@@ -235,9 +235,12 @@ async def offset_fetch(
 def _ask_for_offsets(
     broker: GroupServices, group: OffsetFetchRequestGroup, require_stable: bool
 ) -> Awaitable[Reply]:
-    topics = None
+    topics: dict[str, list[int]] | None = None
     if group.topics is not None:
-        topics = {each.name: each.partition_indexes for each in group.topics}
+        topics = {}
+        for each in group.topics:
+            # A request may name a topic twice, with other partitions.
+            topics.setdefault(each.name, []).extend(each.partition_indexes)
     command = FetchOffsets(
         group.group_id, topics, require_stable, group.member_id, group.member_epoch
     )

@@ -148,7 +148,10 @@ async def _synced(asked: Awaitable[Reply]) -> SyncGroupResponse:
     try:
         reply = await reply_of(SyncReply, asked)
     except CoordinatorRefused as error:
-        reply = SyncReply(error.code)
+        # During a load the member has to join again: the generation may be lost. Clients do not
+        # expect the load's own error here, and some take it for final.
+        loads = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        reply = SyncReply(ErrorCode.REBALANCE_IN_PROGRESS if loads else error.code)
     return SyncGroupResponse(
         error_code=reply.error,
         protocol_type=reply.protocol_type,

@@ -145,7 +145,8 @@ class Rebalancer:
         for member in absent:
             self.remove_member(group, member.member_id, turn)
         if group.members and not group.elect_joined_leader():
-            self._set_timer(timer, group.rebalance_timeout_ms, turn)
+            # The first one that joins gives the others the same time again. A timer set here would
+            # only fire again, at once and without end if the members' rebalance timeout is 0.
             return
         group.begin_generation(turn.now.time_ms)
         if group.state is GroupState.EMPTY:

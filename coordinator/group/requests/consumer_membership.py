@@ -151,7 +151,7 @@ class ConsumerMembership:
                 f" {self._settings.consumer_members_max} members.",
             )
         if heartbeat.instance_id is not None and joins and holder is not None:
-            return self._returned(group, member_id, holder, heartbeat.instance_id)
+            return self._returned(group, member_id, holder, heartbeat)
         if heartbeat.instance_id is not None and not joins:
             refusal = _static_refusal(group, member_id, heartbeat.instance_id)
         elif not joins and member_id not in group.subscriptions:
@@ -167,21 +167,25 @@ class ConsumerMembership:
         return refusal or Caller(member_id, subscription, current, group.target(member_id))
 
     def _returned(
-        self, group: ConsumerGroup, member_id: str, holder: str, instance_id: str
+        self, group: ConsumerGroup, member_id: str, holder: str, heartbeat: ConsumerHeartbeat
     ) -> Caller | MembershipRefusal:
         """The caller of a static member that joins with a known instance id.
 
         Only if the known member pauses, or uses the classic protocol, in which static members never
-        announce a pause.
+        announce a pause. A member that is in the group already asks again, as a dynamic one may:
+        the answer to its first request may have been lost.
         """
-        is_classic = group.subscriptions[holder].classic is not None
-        if group.current(holder).epoch != STATIC_LEAVE_EPOCH and not is_classic:
-            return MembershipRefusal(
-                ErrorCode.UNRELEASED_INSTANCE_ID,
-                f"Static member {member_id} with instance id {instance_id} cannot join the group"
-                f" because the instance id is owned by {holder} member.",
-            )
-        return successor(group, member_id, holder)
+        subscription, current = group.subscriptions[holder], group.current(holder)
+        if current.epoch == STATIC_LEAVE_EPOCH or subscription.classic is not None:
+            return successor(group, member_id, holder)
+        if holder == member_id:
+            refusal = _epoch_refusal(heartbeat, current)
+            return refusal or Caller(member_id, subscription, current, group.target(member_id))
+        return MembershipRefusal(
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {heartbeat.instance_id} cannot join the"
+            f" group because the instance id is owned by {holder} member.",
+        )
 
     def is_full(self, group: ConsumerGroup) -> bool:
         return len(group.subscriptions) >= self._settings.consumer_members_max

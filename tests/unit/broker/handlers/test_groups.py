@@ -20,13 +20,14 @@ from tests.unit.broker.group_client import (
 )
 from tests.unit.broker.one_broker import TOPIC, run
 from tidelog.broker.handlers.cluster.topics import delete_topics
-from tidelog.broker.handlers.groups.group_offsets import offset_delete
+from tidelog.broker.handlers.groups.group_offsets import offset_delete, offset_fetch
 from tidelog.broker.handlers.groups.groups import (
     delete_groups,
     describe_groups,
     heartbeat,
     leave_group,
     list_groups,
+    sync_group,
 )
 from tidelog.coordinator.runtime import RuntimeState
 from tidelog.protocol.error_codes import ErrorCode
@@ -35,6 +36,10 @@ from tidelog.protocol.schemas.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
 )
 from tidelog.protocol.schemas.groups import (
     DeleteGroupsRequest,
@@ -43,6 +48,7 @@ from tidelog.protocol.schemas.groups import (
     LeaveGroupMember,
     LeaveGroupRequest,
     ListGroupsRequest,
+    SyncGroupRequest,
 )
 
 
@@ -103,6 +109,27 @@ def test_a_heartbeat_is_not_refused_while_the_coordinator_loads() -> None:
             await ready(broker)
             beat = await ask(broker, heartbeat, request, 4)
             assert beat.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run(story)
+
+
+def test_a_member_that_syncs_while_the_coordinator_loads_joins_again() -> None:
+    """Java consumers take COORDINATOR_LOAD_IN_PROGRESS for final here."""
+
+    async def story() -> None:
+        here = world()
+        async with here.broker() as broker:
+            joined = await enter(broker)
+        async with here.broker() as broker:
+            group = broker.broker.coordination.coordinators.groups.find(GROUP)
+            assert group.state is RuntimeState.LOADING
+            request = SyncGroupRequest(
+                group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id
+            )
+            synced = await ask(broker, sync_group, request, 3)
+            assert synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+            await ready(broker)
+            assert (await join(broker, joined.member_id)).error_code == ErrorCode.NONE
 
     run(story)
 
@@ -232,6 +259,39 @@ def test_the_offsets_of_a_deleted_topic_are_not_those_of_its_successor() -> None
             await ask(broker, delete_topics, request, 4)
             await broker.create_topic()
             assert await committed(broker) == -1
+
+    run(story)
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_a_topic_that_a_request_names_twice_is_answered_with_all_its_partitions(
+    version: int,
+) -> None:
+    async def story() -> None:
+        async with world().broker() as broker:
+            await broker.create_topic(partitions=2)
+            await find(broker)
+            await commit(broker, 7)
+            request = OffsetFetchRequest()
+            if version >= 8:
+                twice = [
+                    OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[each])
+                    for each in (0, 1)
+                ]
+                request.groups = [OffsetFetchRequestGroup(group_id=GROUP, topics=twice)]
+            else:
+                request.group_id = GROUP
+                request.topics = [
+                    OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[each]) for each in (0, 1)
+                ]
+            answer = await ask(broker, offset_fetch, request, version)
+            found = answer.groups[0] if version >= 8 else answer
+            offsets = {
+                (topic.name, each.partition_index): each.committed_offset
+                for topic in found.topics
+                for each in topic.partitions
+            }
+            assert offsets == {(TOPIC, 0): 7, (TOPIC, 1): -1}
 
     run(story)
 

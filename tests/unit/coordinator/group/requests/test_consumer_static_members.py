@@ -42,6 +42,25 @@ def test_an_instance_id_is_one_members_at_a_time(world: ConsumerWorld) -> None:
     assert first.error is ErrorCode.NONE
 
 
+def test_a_static_member_whose_first_answer_was_lost_asks_again(world: ConsumerWorld) -> None:
+    """With UNRELEASED_INSTANCE_ID, as if another client had its instance id, it would give up."""
+    first = world.consumer("a", instance_id="i")
+    again = world.enter("a", instance_id="i")
+    assert (again.error, again.member_epoch) == (ErrorCode.NONE, first.epoch)
+    assert again.assignment == first.owned
+
+
+def test_a_static_member_that_begins_anew_without_leaving_waits_for_its_session_to_end(
+    world: ConsumerWorld,
+) -> None:
+    """As a dynamic one does. No other client has its instance id."""
+    first, second = world.consumer("a", instance_id="i"), world.consumer("b")
+    world.settle(first, second)
+    assert world.enter("a", instance_id="i").error is ErrorCode.FENCED_MEMBER_EPOCH
+    world.advance(SESSION_MS)
+    assert world.enter("a", instance_id="i").error is ErrorCode.NONE
+
+
 def test_a_static_member_that_was_replaced_is_fenced(world: ConsumerWorld) -> None:
     first = world.consumer("a", instance_id="i")
     first.go_away()

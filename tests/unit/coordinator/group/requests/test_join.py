@@ -510,6 +510,24 @@ def test_the_member_of_an_instance_is_checked() -> None:
     assert world.join_refused(two, instance_id="two") is ErrorCode.NONE
 
 
+def test_a_late_static_member_without_time_to_join_again_keeps_no_broker_busy() -> None:
+    """A timer of no length that begins anew would fire until the member's session ends, and the
+    broker could do nothing else."""
+    world = GroupWorld()
+    world.join(instance_id="i", rebalance_ms=0)
+    world.join()
+    world.advance(2 * DELAY_MS)
+    late, other = world.group.members
+    world.sync(late, 1)
+    world.sync(other, 1)
+    world.leave(other)
+    assert world.machine.tick(world.now) is not None
+    assert world.machine.tick(world.now) is None
+    assert world.state is GroupState.PREPARING_REBALANCE
+    again = world.join(late, instance_id="i", rebalance_ms=0)
+    assert world.joined(again).generation == 2
+
+
 def test_an_id_that_was_given_out_does_not_become_static() -> None:
     world = GroupWorld()
     given = world.joined(world.join(version=4)).member_id
