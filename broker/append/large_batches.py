@@ -29,6 +29,8 @@ class LargeBatches(Generic[C, S]):
         self._lines: dict[C, deque[S]] = {}
         self._next_at: dict[C, float] = {}
         """When a connection's next request may begin, if its budget is spent."""
+        self._examined: C | None = None
+        """The connection whose request is under examination."""
         self._begins_at = 0.0
         """When the next request of any connection may begin."""
 
@@ -58,6 +60,7 @@ class LargeBatches(Generic[C, S]):
 
     def take(self, connection: C) -> S:
         """Take the connection's first request for examination. Later requests wait."""
+        self._examined = connection
         return self._lines[connection].popleft()
 
     def examined(self, connection: C, seconds: float, now: float) -> Iterable[S]:
@@ -65,14 +68,21 @@ class LargeBatches(Generic[C, S]):
 
         The returned requests need not have large batches.
         """
+        self._examined = None
         self._begins_at = now + _pause(seconds, self._broker_percent)
         self._next_at[connection] = now + _pause(seconds, self._connection_percent)
         self._next_at = {each: at for each, at in self._next_at.items() if at > now}
         return self._lines.pop(connection, ())
 
     def lost(self, connection: C) -> Iterable[S]:
-        """Remove and return a closed connection's requests."""
-        return self._lines.pop(connection, ())
+        """Remove and return a closed connection's requests.
+
+        One that is under examination goes on, and later ones of the connection wait behind it.
+        """
+        line = self._lines.pop(connection, ())
+        if connection == self._examined:
+            self._lines[connection] = deque()
+        return line
 
     def drain(self) -> Iterable[S]:
         """Remove and return all requests."""

@@ -114,20 +114,17 @@ def _rotate(asked: InitProducer, before: Transaction, token: Token, turn: Transa
 
 
 def _bump(asked: InitProducer, before: Transaction, token: Token, turn: TransactionTurn) -> None:
-    expected = asked.identity.epoch
+    expected, timeout_ms, now_ms = asked.identity.epoch, asked.timeout_ms, turn.now.time_ms
     epoch = ProducerEpoch(before.producer_epoch + 1)
-    if expected == NO_EPOCH:
-        last_epoch = NO_EPOCH
-    elif expected == before.producer_epoch:
-        last_epoch = before.producer_epoch
+    if expected in (NO_EPOCH, before.producer_epoch):
+        after = before.initialised(epoch, expected, timeout_ms, now_ms)
     elif expected == before.last_epoch:
         # A repetition: the answer was lost. No other producer came between, or there were no last
         # epoch.
-        epoch, last_epoch = before.producer_epoch, before.last_epoch
+        after = before.initialised_again(timeout_ms, now_ms)
     else:
         turn.reply(token, IdentityReply(ErrorCode.PRODUCER_FENCED))
         return
-    after = before.initialised(epoch, last_epoch, asked.timeout_ms, turn.now.time_ms)
     _take_over(asked, after, token, turn)
 
 

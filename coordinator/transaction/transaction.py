@@ -58,7 +58,7 @@ class Transaction(NamedTuple):
     begun_ms: int = NOT_BEGUN
     partitions: frozenset[EnlistedPartition] = frozenset()
     previous_producer_id: ProducerId = NO_ID
-    """The producer id before the last record."""
+    """The producer id before the last record that answered no repetition."""
     next_producer_id: ProducerId = NO_ID
     """The producer's id after this transaction, if it changes."""
     last_epoch: ProducerEpoch = NO_EPOCH
@@ -94,6 +94,14 @@ class Transaction(NamedTuple):
     ) -> Transaction:
         """The state after a producer took over, or continued, with this epoch."""
         return self._taken_over(self.producer_id, epoch, last_epoch, timeout_ms, now_ms)
+
+    def initialised_again(self, timeout_ms: int, now_ms: int) -> Transaction:
+        """The state after a producer repeated the request that gave it this epoch.
+
+        The id before stays known: the producer may repeat the request once more.
+        """
+        after = self.initialised(self.producer_epoch, self.last_epoch, timeout_ms, now_ms)
+        return after._replace(previous_producer_id=self.previous_producer_id)
 
     def rotated(
         self, producer_id: ProducerId, last_epoch: ProducerEpoch, timeout_ms: int, now_ms: int

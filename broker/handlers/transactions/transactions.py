@@ -82,6 +82,8 @@ def submit(
     except CoordinatorRefused as error:
         refused: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         refused.set_exception(error)
+        # Never awaited if the request is given up before: retrieve the error.
+        refused.exception()
         return refused
 
 

@@ -184,6 +184,22 @@ def test_a_connection_that_is_lost_before_its_batches_are_looked_at_leaves_none(
     run(story)
 
 
+def test_no_batch_of_a_lost_connection_overtakes_the_one_under_examination() -> None:
+    async def story(one: OneBroker, held: HeldOffload) -> None:
+        first = sent(one, GREEDY, LARGE)
+        await held.begun.acquire()
+        later = sent(one, GREEDY, batch(b"later", Compression.NONE))
+        # It has come, and the appender has not looked at it yet.
+        await asyncio.sleep(0)
+        one.broker.writes.appender.lost(GREEDY)
+        assert (await later[0]).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        held.let_go.set()
+        assert (await first[0]).base_offset == 0
+        assert (await send(one, GREEDY, batch(b"again"))).base_offset == 1
+
+    run(story)
+
+
 def test_a_request_that_waits_too_long_for_its_turn_is_not_appended() -> None:
     async def story(one: OneBroker, held: HeldOffload) -> None:
         first = sent(one, GREEDY, LARGE)

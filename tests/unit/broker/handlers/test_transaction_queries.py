@@ -4,6 +4,7 @@ shows no state before that is durable, and answers only with a fresh lease."""
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -301,6 +302,37 @@ def test_producers_are_listed_when_their_batches_are_durable() -> None:
             assert not telling.done()
             store.open.set()
             assert [each.producer_id for each in (await telling).active_producers] == [5]
+
+    run(story)
+
+
+def test_a_description_that_is_given_up_leaves_no_error_behind() -> None:
+    async def story() -> None:
+        unhandled: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: unhandled.append(what))
+        store = HeldStore()
+        store.open.set()
+        async with World(store, **SETTINGS).broker() as broker:
+            producer = TransactionalClient(broker, "a")
+            assert await producer.init() is OK
+            transactions = broker.broker.coordination.coordinators.transactions
+            elsewhere = next(
+                key for key in "bcdefg" if transactions.find(key) is not transactions.find("a")
+            )
+            transactions.find(elsewhere)._state = RuntimeState.STOPPED
+            store.open.clear()
+            asking_again = asyncio.create_task(producer.init())
+            # The first answer waits for the store; the second one is a refusal.
+            describing = asyncio.create_task(described(broker, "a", elsewhere))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            describing.cancel()
+            await asyncio.wait([describing])
+            del describing
+            gc.collect()
+            store.open.set()
+            assert await asking_again is OK
+            assert unhandled == []
 
     run(story)
 

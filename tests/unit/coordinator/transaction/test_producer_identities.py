@@ -119,6 +119,16 @@ def test_a_producer_that_did_not_hear_of_its_new_id_is_told_again() -> None:
     assert world.init(identity(PID, LAST_EPOCH - 1)).error is FENCED
 
 
+def test_a_producer_is_told_its_new_id_as_often_as_it_asks() -> None:
+    world = TransactionWorld()
+    world.put(with_epoch(LAST_EPOCH))
+    told = world.init(identity(PID, LAST_EPOCH))
+    assert [world.init(identity(PID, LAST_EPOCH)) for _ in range(3)] == [told] * 3
+    producer = Identity(told.producer_id, told.epoch)
+    assert world.add(producer, P) == AddReply(NONE, 1)
+    assert world.init(identity(PID, LAST_EPOCH)).error is FENCED, "it has the new id"
+
+
 def test_used_up_epochs_bring_no_fenced_producer_back() -> None:
     """A producer with an epoch that another one has followed gets no new producer id. Otherwise its
     successor, when it repeats the request, would get the same id."""
