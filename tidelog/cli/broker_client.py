@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -77,6 +79,7 @@ def with_client(bootstrap: Bootstrap, use: Callable[[Client], Awaitable[T]]) -> 
     """Run a command's coroutine with a client, and close the client."""
 
     async def run() -> T:
+        _end_at_ctrl_c()
         try:
             async with new_client(bootstrap) as client:
                 return await use(client)
@@ -85,7 +88,21 @@ def with_client(bootstrap: Bootstrap, use: Callable[[Client], Awaitable[T]]) -> 
                 failure.add_note(await _remedy(bootstrap))
             raise
 
-    return asyncio.run(run())
+    try:
+        return asyncio.run(run())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _end_at_ctrl_c() -> None:
+    """Let each Ctrl-C cancel this task.
+
+    asyncio's own handler does not wake a loop that is about to wait, or whose process gets the
+    signal in another thread. A command that waits for a line would not end.
+    """
+    task = asyncio.current_task()
+    if task is not None and threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
 
 
 async def _remedy(bootstrap: Bootstrap) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,9 +19,11 @@ import pytest
 
 import tidelog
 from tests.process_table import children_with
+from tidelog.cli.broker_client import with_client
 from tidelog.cli.commands.produce import BATCH_RECORDS_MAX
 from tidelog.cli.root import run
 from tidelog.client.errors import RequestFailed, RequestOutcome
+from tidelog.client.pool import Client
 from tidelog.localstack.broker_process import BrokerProcess
 
 
@@ -325,6 +329,43 @@ def test_an_interrupted_producer_ends_and_tells_what_was_sent(
         said = writer.stderr.read().decode()
     assert said.startswith("tidelog: interrupted; ")
     assert command("consume", "interrupted", "--until-end").out == "line\n" * BATCH_RECORDS_MAX
+
+
+def test_ctrl_c_ends_a_command_that_waits_whichever_thread_gets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here it is not the one that waits, which the system would wake."""
+    waits, is_cancelled = threading.Event(), threading.Event()
+    ended_at_once: list[bool] = []
+
+    async def use(_: Client) -> None:
+        loop, never = asyncio.get_running_loop(), asyncio.Event()
+        select = loop._selector.select  # type: ignore[attr-defined]
+
+        def noted(timeout: float | None = None) -> object:
+            # The other thread goes on once this one has let the interpreter go, to wait.
+            if timeout is None:
+                waits.set()
+            return select(timeout)
+
+        def interrupt() -> None:
+            waits.wait()
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            ended_at_once.append(is_cancelled.wait(10))
+            loop.call_soon_threadsafe(never.set)
+
+        monkeypatch.setattr(loop._selector, "select", noted)  # type: ignore[attr-defined]
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        try:
+            await never.wait()
+        finally:
+            is_cancelled.set()
+            await asyncio.to_thread(thread.join)
+
+    with pytest.raises(KeyboardInterrupt):
+        with_client([("127.0.0.1", 1)], use)
+    assert ended_at_once == [True]
 
 
 @pytest.mark.usefixtures("to_broker")
