@@ -51,7 +51,7 @@ class FsspecStore:
         except (ImportError, ValueError) as error:
             raise InvalidConfiguration(f"{self._url}: {error}") from error
         except Exception as error:
-            # Some connect at once, with errors of their own libraries.
+            # Those of ftp and sftp connect here, and raise errors of their own libraries.
             failure = StoreNotApplied("", f"opening it failed: {type(error).__name__}: {error}")
             failure.store = self._url
             raise failure from error

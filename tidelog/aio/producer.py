@@ -153,7 +153,7 @@ class Producer:
         NotSerializable, FatalError, KafkaRequestError.
         """
         sender = self._sender
-        # First: what is refused is not sent.
+        # Before the hand-over: if this refuses another loop's call, the message is not sent.
         self._running_loop()
         delivery = Delivery(sender)
         left = sender.hand_over(topic, value, key, headers, partition, timestamp, delivery)

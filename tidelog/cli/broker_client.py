@@ -101,7 +101,9 @@ def _end_at_ctrl_c() -> None:
     signal in another thread. A command that waits for a line would not end.
     """
     task = asyncio.current_task()
-    if task is not None and threading.current_thread() is threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    # A shell starts a command in the background with SIGINT ignored.
+    if task is not None and is_main and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
 
 

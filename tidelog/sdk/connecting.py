@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
@@ -27,6 +28,7 @@ logger.addFilter(ConnectionFailures(CLOCK))
 FORKED: Final = "was made before a fork; its threads are not in this process: make a new one here"
 """Why a client refuses its use, behind its kind."""
 STEP_SECONDS: Final = 0.5
+_PAUSE_SECONDS: Final = 0.05
 """One wait for a broker. Python handles signals between two waits."""
 
 
@@ -99,6 +101,11 @@ def with_token(passed: dict[str, Any]) -> dict[str, Any]:
 
     rest = {name: value for name, value in passed.items() if name not in given}
     return rest | {"oauth_cb": answer}
+
+
+def pause() -> None:
+    """Wait before a call is repeated that a broker answers at once."""
+    threading.Event().wait(_PAUSE_SECONDS)
 
 
 def repeated(

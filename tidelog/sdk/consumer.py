@@ -7,7 +7,6 @@ that dies reads the others again: at least once, as with the Java client.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
@@ -24,25 +23,17 @@ from tidelog.sdk.connecting import (
     ends_at_fork,
     logger,
     made,
+    pause,
     repeated,
 )
 from tidelog.sdk.errors import KafkaRequestError, RetriableError, translated
 from tidelog.sdk.fetched import FetchedMessages, Place, Position, is_faultless, place_of
 from tidelog.sdk.messages import Message
+from tidelog.sdk.partition_offsets import EARLIEST, LATEST, offsets_at, partitions_of
 from tidelog.sdk.serializers import Deserializer, NotDeserializable, deserializer_of
 from tidelog.sdk.settings import boolean_of, consumer_configuration
 
-_EARLIEST, _LATEST = -2, -1
-_LEADER_LAGS = (
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-)
-"""What a broker says that does not know yet of a new topic, or of a partition that has moved."""
-_PAUSE_SECONDS = 0.05
-_STARTS = {"earliest": _EARLIEST, "smallest": _EARLIEST, "latest": _LATEST, "largest": _LATEST}
+_STARTS = {"earliest": EARLIEST, "smallest": EARLIEST, "latest": LATEST, "largest": LATEST}
 
 
 class Consumer:
@@ -163,7 +154,7 @@ class Consumer:
             )
         self._refuse_closed()
         places = [(each.topic, each.partition) for each in self._client.assignment()]
-        ends = self._offsets_at(places, _LATEST)
+        ends = offsets_at(self._client, places, LATEST, self._block_ms_max)
         starts = {
             (each.topic, each.partition): each.offset
             for each in self._client.position([TopicPartition(*place) for place in places])
@@ -201,7 +192,7 @@ class Consumer:
             lambda _: self._client.commit(offsets=offsets, asynchronous=False),
             f"commit of group {self.group}",
             self._block_ms_max,
-            _pause,
+            pause,
         )
         for each in answered or []:
             if each.error is not None:
@@ -247,7 +238,7 @@ class Consumer:
             lambda seconds: self._client.committed(wanted, seconds),
             f"offsets of group {self.group}",
             self._block_ms_max,
-            _pause,
+            pause,
         )
         starts = dict(given)
         for each in found:
@@ -363,7 +354,7 @@ class Consumer:
         except confluent_kafka.KafkaException:
             committed = []
         offsets = {(each.topic, each.partition): each.offset for each in committed}
-        is_from_start = _STARTS.get(self._start) == _EARLIEST
+        is_from_start = _STARTS.get(self._start) == EARLIEST
         return {
             place: offset
             if (offset := offsets.get(place, OFFSET_INVALID)) >= 0
@@ -504,48 +495,16 @@ class Consumer:
                 "auto.offset.reset=none without a group: there are no committed offsets; take"
                 " earliest or latest"
             )
-        places = [(topic, number) for topic in self._topics for number in self._numbers_of(topic)]
-        self._assigned = self._offsets_at(places, _STARTS[self._start])
+        client, block_ms = self._client, self._block_ms_max
+        places = [
+            (topic, number)
+            for topic in self._topics
+            for number in partitions_of(client, topic, block_ms)
+        ]
+        self._assigned = offsets_at(client, places, _STARTS[self._start], block_ms)
         self._client.assign(
             [TopicPartition(*place, offset) for place, offset in self._assigned.items()]
         )
-
-    def _numbers_of(self, topic: str) -> list[int]:
-        found = repeated(
-            lambda seconds: self._client.list_topics(topic, seconds),
-            f"topic {topic}",
-            self._block_ms_max,
-        ).topics[topic]
-        if found.error is not None:
-            raise KafkaRequestError(
-                f"topic {topic}: {found.error.str()}; create it first, or give a group to wait for"
-                " it",
-                found.error.name(),
-            )
-        return sorted(found.partitions)
-
-    def _offsets_at(self, places: Sequence[Place], time: int) -> dict[Place, int]:
-        """The offsets of a time in milliseconds, or of an edge."""
-        wanted = [TopicPartition(*place, time) for place in places]
-
-        def asked(seconds: float) -> list[TopicPartition]:
-            answered: list[TopicPartition] = self._client.offsets_for_times(wanted, seconds)
-            for each in answered:
-                if each.error is not None and each.error.code() in _LEADER_LAGS:
-                    raise confluent_kafka.KafkaException(each.error)
-            return answered
-
-        found = repeated(
-            asked,
-            f"offsets of {', '.join(self._topics)}",
-            self._block_ms_max,
-            _pause,
-            passing=_LEADER_LAGS,
-        )
-        for each in found:
-            if each.error is not None:
-                raise translated(each.error, f"offsets of {each.topic}-{each.partition}")
-        return {(each.topic, each.partition): each.offset for each in found}
 
     def _seek(self, positions: dict[Place, Position]) -> None:
         """Give out the partitions' messages from these positions on next."""
@@ -565,10 +524,6 @@ class Consumer:
             f"seek in {wanted.topic}-{wanted.partition}",
             self._block_ms_max,
         )
-
-
-def _pause() -> None:
-    threading.Event().wait(_PAUSE_SECONDS)
 
 
 def _topic_partition(place: Place, at: Position) -> TopicPartition:

@@ -96,6 +96,16 @@ def test_without_a_broker_sends_end_at_their_limit(broker: Broker) -> None:
     asyncio.run(run())
 
 
+async def cancelled_close(producer: Producer) -> None:
+    """A close that is cancelled while it flushes, and again while librdkafka closes."""
+    closing = asyncio.create_task(producer.close())
+    for _ in range(2):
+        await asyncio.sleep(0)
+        closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+
+
 def test_the_failures_of_a_cancelled_close_are_told_by_the_next_one(broker: Broker) -> None:
     topic = broker.topic()
 
@@ -103,12 +113,7 @@ def test_the_failures_of_a_cancelled_close_are_told_by_the_next_one(broker: Brok
         await asyncio.to_thread(broker.kill)
         producer = Producer(broker.bootstrap, delivery_timeout_ms=1000, request_timeout_ms=500)
         await producer.send(topic, "late")
-        closing = asyncio.create_task(producer.close())
-        for _ in range(2):
-            await asyncio.sleep(0)
-            closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
+        await cancelled_close(producer)
         with pytest.raises(DeliveryError, match="_MSG_TIMED_OUT"):
             await producer.close()
         await producer.close()
@@ -130,12 +135,7 @@ def test_tasks_that_wait_hear_of_the_end_of_a_cancelled_close(broker: Broker) ->
         await producer.send(topic, "late")
         flushing = asyncio.create_task(producer.flush())
         sending = asyncio.create_task(producer.send(topic, "no room"))
-        closing = asyncio.create_task(producer.close())
-        for _ in range(2):
-            await asyncio.sleep(0)
-            closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
+        await cancelled_close(producer)
         _, waiting = await asyncio.wait([flushing, sending], timeout=30)
         assert not waiting, "tasks wait without end"
         with pytest.raises(DeliveryError, match="_MSG_TIMED_OUT"):

@@ -36,6 +36,7 @@ class Result(NamedTuple):
 
 
 Command = Callable[..., Result]
+PRODUCE = [sys.executable, "-m", "tidelog.cli", "produce"]
 
 
 @pytest.fixture
@@ -311,7 +312,7 @@ def test_an_interrupted_producer_ends_and_tells_what_was_sent(
     monkeypatch.setenv("TIDELOG_BOOTSTRAP", broker.kafka)
     command("topics", "create", "interrupted", "--partitions", "1")
     with subprocess.Popen(
-        [sys.executable, "-m", "tidelog.cli", "produce", "interrupted"],
+        [*PRODUCE, "interrupted"],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as writer:
@@ -366,6 +367,28 @@ def test_ctrl_c_ends_a_command_that_waits_whichever_thread_gets_it(
     with pytest.raises(KeyboardInterrupt):
         with_client([("127.0.0.1", 1)], use)
     assert ended_at_once == [True]
+
+
+def test_a_command_whose_shell_ignores_ctrl_c_goes_on(
+    broker: BrokerProcess, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell does so for a command in the background."""
+    monkeypatch.setenv("TIDELOG_BOOTSTRAP", broker.kafka)
+    command("topics", "create", "background", "--partitions", "1")
+    lines = b"line\n" * BATCH_RECORDS_MAX
+    with subprocess.Popen(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *PRODUCE, "background"],
+        stdin=subprocess.PIPE,
+    ) as writer:
+        assert writer.stdin is not None
+        writer.stdin.write(lines)
+        writer.stdin.flush()
+        assert command("consume", "background", "--max", str(BATCH_RECORDS_MAX)).code == 0
+        writer.send_signal(signal.SIGINT)
+        writer.communicate(b"last\n", timeout=30)
+    assert writer.returncode == 0
+    read = command("consume", "background", "--until-end").out
+    assert read == lines.decode() + "last\n"
 
 
 @pytest.mark.usefixtures("to_broker")

@@ -214,7 +214,7 @@ class Reader:
     async def begin(self, partition: int, start: Start) -> int:
         """The start offset of a partition."""
         if start.offset is not None:
-            # With --until-end nothing would be fetched there, and nobody told.
+            # The loop of --until-end fetches nothing above the end, so no broker would refuse it.
             if start.offset > await offset_at(self._client, self._topic, partition, LATEST):
                 raise await self._outside(partition, start.offset)
             return start.offset

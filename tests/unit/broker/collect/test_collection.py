@@ -17,7 +17,7 @@ from tests.unit.broker.collections import (
     objects,
     until_opened,
 )
-from tests.unit.broker.one_broker import World, batch, run
+from tests.unit.broker.one_broker import OneBroker, World, batch, run
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.credential_files import change_credentials
 from tidelog.coordinator.cluster.records.credentials import (
@@ -41,6 +41,14 @@ from tidelog.wal.write.checkpoint import (
 )
 
 pytestmark = pytest.mark.usefixtures("without_pauses")
+
+
+async def four_slots(one: OneBroker) -> UUID:
+    """A topic with a record in each of four slots."""
+    topic_id = await one.create_topic(retention_ms="-1")
+    for number in range(4):
+        await one.produce(batch(b"%d" % number))
+    return topic_id
 
 
 def test_slots_go_that_are_rolled_and_below_the_newest_checkpoint() -> None:
@@ -78,9 +86,7 @@ def test_an_idle_broker_s_slots_go_that_were_rolled_behind_its_newest_checkpoint
     async def story() -> None:
         here = world()
         async with here.broker(politely=False) as one:
-            topic_id = await one.create_topic(retention_ms="-1")
-            for number in range(4):
-                await one.produce(batch(b"%d" % number))
+            topic_id = await four_slots(one)
             await checkpoint(one)
             roll(one, topic_id, 0, 4)
             merger = one.broker.maintenance.merger
@@ -96,9 +102,7 @@ def test_a_marked_object_is_judged_again_after_the_grace() -> None:
     async def story() -> None:
         here = world()
         async with here.broker(politely=False) as one:
-            topic_id = await one.create_topic(retention_ms="-1")
-            for number in range(4):
-                await one.produce(batch(b"%d" % number))
+            topic_id = await four_slots(one)
             roll(one, topic_id, 0, 3)
             await checkpoint(one)
             patient = collections(one, here.store, grace_seconds=3600.0)
@@ -292,9 +296,7 @@ def test_a_damaged_checkpoint_keeps_all() -> None:
     async def story() -> None:
         here = world()
         async with here.broker(politely=False) as one:
-            topic_id = await one.create_topic(retention_ms="-1")
-            for number in range(4):
-                await one.produce(batch(b"%d" % number))
+            topic_id = await four_slots(one)
             roll(one, topic_id, 0, 4)
             await checkpoint(one)
             key = checkpoint_key(one.broker.membership.incarnation, Slot(4))
@@ -312,9 +314,7 @@ def test_a_lost_hand_over_image_keeps_all_and_is_named() -> None:
     async def story() -> None:
         here = world()
         async with here.broker(politely=False) as one:
-            topic_id = await one.create_topic(retention_ms="-1")
-            for number in range(4):
-                await one.produce(batch(b"%d" % number))
+            topic_id = await four_slots(one)
             await checkpoint(one)
             lost = f"handover/{UUID(int=7)}"
             log, epoch = one.broker.membership.metadata, one.broker.membership.incarnation.epoch
@@ -333,9 +333,7 @@ def test_a_checkpoint_of_a_newer_version_keeps_all_and_the_broker_goes_on() -> N
     async def story() -> None:
         here = world()
         async with here.broker(politely=False) as one:
-            topic_id = await one.create_topic(retention_ms="-1")
-            for number in range(4):
-                await one.produce(batch(b"%d" % number))
+            topic_id = await four_slots(one)
             roll(one, topic_id, 0, 4)
             await checkpoint(one)
             key = checkpoint_key(one.broker.membership.incarnation, Slot(4))

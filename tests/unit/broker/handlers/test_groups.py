@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -18,7 +20,7 @@ from tests.unit.broker.group_client import (
     sync,
     world,
 )
-from tests.unit.broker.one_broker import TOPIC, run
+from tests.unit.broker.one_broker import TOPIC, OneBroker, run
 from tidelog.broker.handlers.cluster.topics import delete_topics
 from tidelog.broker.handlers.groups.group_offsets import offset_delete, offset_fetch
 from tidelog.broker.handlers.groups.groups import (
@@ -45,6 +47,7 @@ from tidelog.protocol.schemas.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     HeartbeatRequest,
+    JoinGroupResponse,
     LeaveGroupMember,
     LeaveGroupRequest,
     ListGroupsRequest,
@@ -90,16 +93,23 @@ def test_a_member_lives_in_every_version(version: int) -> None:
     run(story)
 
 
+@asynccontextmanager
+async def while_loading() -> AsyncIterator[tuple[OneBroker, JoinGroupResponse]]:
+    """A broker that loads the group in which the broker before has answered a join."""
+    here = world()
+    async with here.broker() as broker:
+        joined = await enter(broker)
+    async with here.broker() as broker:
+        group = broker.broker.coordination.coordinators.groups.find(GROUP)
+        assert group.state is RuntimeState.LOADING
+        yield broker, joined
+
+
 def test_a_heartbeat_is_not_refused_while_the_coordinator_loads() -> None:
     """As in Kafka. With an error, the member might take its membership for ended."""
 
     async def story() -> None:
-        here = world()
-        async with here.broker() as broker:
-            joined = await enter(broker)
-        async with here.broker() as broker:
-            group = broker.broker.coordination.coordinators.groups.find(GROUP)
-            assert group.state is RuntimeState.LOADING
+        async with while_loading() as (broker, joined):
             request = HeartbeatRequest(
                 group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id
             )
@@ -117,12 +127,7 @@ def test_a_member_that_syncs_while_the_coordinator_loads_joins_again() -> None:
     """Java consumers take COORDINATOR_LOAD_IN_PROGRESS for final here."""
 
     async def story() -> None:
-        here = world()
-        async with here.broker() as broker:
-            joined = await enter(broker)
-        async with here.broker() as broker:
-            group = broker.broker.coordination.coordinators.groups.find(GROUP)
-            assert group.state is RuntimeState.LOADING
+        async with while_loading() as (broker, joined):
             request = SyncGroupRequest(
                 group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id
             )
