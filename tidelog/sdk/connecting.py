@@ -1,10 +1,11 @@
-"""Shared by the SDK's clients: they make librdkafka's clients here, and repeat calls."""
+"""Shared by the SDK's clients: they make librdkafka's clients here, log, and repeat calls."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -15,21 +16,58 @@ import confluent_kafka
 
 from tidelog.client.bearer_token import TOKEN, TOKEN_URL, expiry_of
 from tidelog.client.security import token_of
-from tidelog.clock import SystemClock
+from tidelog.clock import Clock, SystemClock
 from tidelog.errors import InvalidConfiguration
-from tidelog.sdk.connection_log import ConnectionFailures
 from tidelog.sdk.errors import RetriableError, code_of, translated
 from tidelog.sdk.settings import unknown_setting
 
 T = TypeVar("T")
 logger = logging.getLogger("tidelog.sdk")
 CLOCK: Final = SystemClock()
-logger.addFilter(ConnectionFailures(CLOCK))
 FORKED: Final = "was made before a fork; its threads are not in this process: make a new one here"
 """Why a client refuses its use, behind its kind."""
 STEP_SECONDS: Final = 0.5
-_PAUSE_SECONDS: Final = 0.05
 """One wait for a broker. Python handles signals between two waits."""
+_PAUSE_SECONDS: Final = 0.05
+QUIET_SECONDS: Final = 30.0
+LINES_MAX: Final = 100
+"""The lines that are remembered."""
+_FAILED: Final = re.compile(r"^(FAIL|ERROR) ")
+_AFTER: Final = re.compile(r" \(after \d+ms in state .*")
+
+
+class ConnectionFailures(logging.Filter):
+    """Passes the same failure of a client's connection once in 30 s, and all other records.
+
+    librdkafka leaves repeated lines out itself, for 30 s each. But with
+    `metadata.recovery.strategy=rebootstrap` it forgets the broker with all that it knows, when none
+    answers, and begins anew some 40 times a second.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._shown: dict[str, float] = {}
+        """When each line was shown, the oldest first."""
+        self._lock = threading.Lock()
+        """Clients of several threads have one log."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if _FAILED.match(text) is None:
+            return True
+        line, now = _AFTER.sub("", text), self._clock.monotonic()
+        with self._lock:
+            if now - self._shown.get(line, float("-inf")) < QUIET_SECONDS:
+                return False
+            self._shown.pop(line, None)
+            self._shown[line] = now
+            if len(self._shown) > LINES_MAX:
+                del self._shown[next(iter(self._shown))]
+        return True
+
+
+logger.addFilter(ConnectionFailures(CLOCK))
 
 
 class Forked(Protocol):

@@ -9,7 +9,7 @@ import pytest
 from tidelog.clock import SystemClock
 from tidelog.localstack.ports import free_ports
 from tidelog.sdk import connecting
-from tidelog.sdk.connection_log import LINES_MAX, QUIET_SECONDS, ConnectionFailures
+from tidelog.sdk.connecting import LINES_MAX, QUIET_SECONDS, ConnectionFailures
 from tidelog.sdk.consumer import Consumer
 
 
