@@ -72,6 +72,14 @@ def broker(broker_folder: Path) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """This process and its children heed SIGINT, also if the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def to_broker(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDELOG_BOOTSTRAP", broker.kafka)
 
@@ -306,6 +314,7 @@ def test_lines_and_json_records_come_back_as_they_were_sent(command: Command) ->
     assert command("consume", "round", "--from", "@0", "--max", "1").out == "one\n"
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_an_interrupted_producer_ends_and_tells_what_was_sent(
     broker: BrokerProcess, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +341,7 @@ def test_an_interrupted_producer_ends_and_tells_what_was_sent(
     assert command("consume", "interrupted", "--until-end").out == "line\n" * BATCH_RECORDS_MAX
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_ends_a_command_that_waits_whichever_thread_gets_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
