@@ -54,11 +54,14 @@ def log_start_after(
     """The partition's log start after retention: `log_start`, or an offset above it.
 
     `runs` are all of the partition's, ascending and without overlap. Runs wholly below the log
-    start are ignored. The result is the base of the first kept run, or the end of the last deleted
-    run.
+    start are ignored. Without a size limit, no run behind the first kept one is read. The result is
+    the base of the first kept run, or the end of the last deleted run.
     """
-    held = [run for run in runs if run.last_offset >= log_start]
-    excess = sum(run.size_bytes for run in held) - policy.retention_bytes
+    held: Iterable[RetentionRun] = (run for run in runs if run.last_offset >= log_start)
+    excess = 0
+    if policy.retention_bytes >= 0:
+        held = list(held)
+        excess = sum(run.size_bytes for run in held) - policy.retention_bytes
     start = log_start
     for run in held:
         excess -= run.size_bytes

@@ -56,6 +56,12 @@ def test_the_log_begins_at_the_base_of_the_first_kept_run_or_behind_all() -> Non
     assert log_start_after(runs, policy, 0, 1000, 10_000) == 20
 
 
+def test_a_limit_of_age_alone_reads_no_run_behind_the_first_kept_one() -> None:
+    runs = iter(RUNS)
+    assert log_start_after(runs, RetentionPolicy(1_000, -1), 0, 1000, 2_001) == 10
+    assert list(runs) == RUNS[2:]
+
+
 @pytest.mark.parametrize(
     ("size", "expected"),
     [(400, 0), (399, 0), (301, 0), (300, 10), (250, 10), (200, 25), (1, 30), (0, 40)],
