@@ -23,6 +23,8 @@ from tidelog.broker.telemetry.metrics import BrokerMetrics
 
 logger = logging.getLogger(__name__)
 
+_NOT_RUNNING = ("the broker is starting or has ended",)
+
 
 class Broker:
     """Construct it, `run` it once, `stop` it."""
@@ -46,9 +48,15 @@ class Broker:
     def faults(self) -> Sequence[str]:
         """The present faults in words, for the health endpoint. Callable from any thread."""
         running = self._running
-        if running is None:
-            return ["the broker is starting or has ended"]
-        return running.health.faults()
+        return _NOT_RUNNING if running is None else running.health.faults()
+
+    def obstacles(self) -> Sequence[str]:
+        """Why the broker cannot serve, in words. Callable from any thread.
+
+        Unlike `faults`, without damage, which may stop single partitions.
+        """
+        running = self._running
+        return _NOT_RUNNING if running is None else running.health.obstacles()
 
     def stop(self) -> None:
         """End politely: `run` returns when all accepted records are durable."""

@@ -26,11 +26,15 @@ class Health:
     roller: Roller
     read_faults: FaultLog
 
+    def obstacles(self) -> Sequence[str]:
+        """Why the broker cannot serve any partition, in words; empty if it can."""
+        if self.membership.may_serve_reads():
+            return ()
+        return ("the lease could not be renewed in time; reads are not answered",)
+
     def faults(self) -> Sequence[str]:
         """The present faults in words; empty for a healthy broker."""
-        found = []
-        if not self.membership.may_serve_reads():
-            found.append("the lease could not be renewed in time; reads are not answered")
+        found = list(self.obstacles())
         unserved: dict[str, dict[str, None]] = {}
         for partition, fault in (*self.unserved(), *self.coordinators.faults()):
             unserved.setdefault(str(fault), {})[partition] = None

@@ -1,4 +1,4 @@
-"""The HTTP side of a broker: /healthz and /metrics, from a thread and an event loop of its own.
+"""The HTTP side of a broker: /healthz, /readyz and /metrics, from a thread and loop of its own.
 
 A broker with a hanging event loop must still answer that it is unhealthy. So nothing here needs
 that loop: the two callables run in this thread, or in one for metrics.
@@ -16,7 +16,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -38,8 +38,8 @@ _ACCEPT_PAUSE_SECONDS: Final = 0.5
 """The pause after a failed accept, for example without a free file descriptor."""
 _HEADER_END: Final = b"\r\n\r\n"
 
-Health = Callable[[], Sequence[str]]
-"""The broker's problems, in words; empty if it is healthy. Any thread may call it."""
+Problems = Callable[[], Sequence[str]]
+"""The broker's present problems, in words; empty if there are none. Any thread may call it."""
 
 
 class HealthServer:
@@ -51,7 +51,8 @@ class HealthServer:
         port: int,
         *,
         access: HttpAccess,
-        health: Health,
+        health: Problems,
+        readiness: Problems,
         exposition: Callable[[], bytes],
         connections_max: int,
         timeout_seconds: float,
@@ -59,13 +60,16 @@ class HealthServer:
     ) -> None:
         """Listen and start. Port 0 picks a free port.
 
+        `health`: all problems. `readiness`: those that keep the broker from serving at all.
+
         A client has `timeout_seconds` to send its request and to take the answer.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._socket.setblocking(False)
+        probes = {"/healthz": ("healthy", health), "/readyz": ("ready", readiness)}
         self._serving = _Serving(
-            access, health, _Metrics(exposition, clock), connections_max, timeout_seconds
+            access, probes, _Metrics(exposition, clock), connections_max, timeout_seconds
         )
         self._clock = clock
         self._loop = asyncio.SelectorEventLoop()
@@ -113,13 +117,14 @@ class _Serving:
     def __init__(
         self,
         access: HttpAccess,
-        health: Health,
+        probes: Mapping[str, tuple[str, Problems]],
         metrics: _Metrics,
         connections_max: int,
         timeout_seconds: float,
     ) -> None:
+        """`probes`: the verdict that a path tells, and the problems that it depends on."""
         self._access = access
-        self._health = health
+        self._probes = probes
         self._metrics = metrics
         self._connections_max = connections_max
         self._timeout_seconds = timeout_seconds
@@ -192,20 +197,22 @@ class _Serving:
             pass
         elif request.command not in ("GET", "HEAD"):
             request.send_error(HTTPStatus.NOT_IMPLEMENTED)
-        elif request.asked == "/healthz":
+        elif request.asked in self._probes:
             # Probes have no token: they learn the verdict, and no names.
-            problems = list(self._health())
+            verdict, problems_now = self._probes[request.asked]
+            problems = list(problems_now())
             status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
-            document: dict[str, Any] = {"healthy": not problems}
+            document: dict[str, Any] = {verdict: not problems}
             if is_authorized:
                 document["problems"] = problems
             request.answer_json(status, document)
         elif not is_authorized:
             request.answer_json(HTTPStatus.UNAUTHORIZED, {"error": "a bearer token is needed"})
         elif request.asked != "/metrics":
-            request.answer_json(HTTPStatus.NOT_FOUND, {"error": "only /healthz and /metrics"})
+            served = ", ".join([*self._probes, "/metrics"])
+            request.answer_json(HTTPStatus.NOT_FOUND, {"error": f"only {served}"})
         elif len(self._answered) > self._connections_max // 2:
-            # The other half is reserved for /healthz.
+            # The other half is reserved for probes.
             request.answer_json(HTTPStatus.SERVICE_UNAVAILABLE, {"error": "too many requests"})
         else:
             request.answer(HTTPStatus.OK, CONTENT_TYPE, await self._metrics.read())

@@ -109,7 +109,7 @@ def test_a_pods_commands_start_and_drain_a_broker(helm: Path, values: list[str])
         "POD_NAMESPACE": "here",
         "TIDELOG_STORE": "memory://pod",
         # The image sets this variable.
-        "TIDELOG_HEALTH": "http://127.0.0.1:9093/healthz",
+        "TIDELOG_HEALTH": "http://127.0.0.1:9093/readyz",
     }
     with served(moved([*container["command"], *container["args"]]), pod) as facts:
         assert facts["broker"] == "1"
@@ -364,5 +364,5 @@ def test_the_steps_of_the_image_make_an_installation_that_runs(tmp_path: Path) -
         [check] = re.findall(
             r"^HEALTHCHECK .*CMD \[\"python3\", \"-c\", \"(.*)\"\]$", dockerfile, re.M
         )
-        health = {"TIDELOG_HEALTH": f"http://{facts['http']}/healthz"}
+        health = {"TIDELOG_HEALTH": f"http://{facts['http']}/readyz"}
         subprocess.run([sys.executable, "-c", check], env=environment_of(health), check=True)

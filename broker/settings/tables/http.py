@@ -1,4 +1,4 @@
-"""The settings of the HTTP server: /healthz and /metrics. They are Tidelog's own."""
+"""The settings of the HTTP server: /healthz, /readyz and /metrics. They are Tidelog's own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HTTP_SETTINGS: tuple[Setting, ...] = (
     Setting("http.bearer.token", PASSWORD, "",
         Matching(_TOKEN, "empty, or at least 16 of A-Z a-z 0-9 . _ ~ + / -, and = at the end"),
         "The token that clients of /metrics send (`Authorization: Bearer TOKEN`). Without it"
-        " /healthz tells only whether the broker is healthy. Empty: no token is needed."),
+        " /healthz and /readyz tell only the verdict. Empty: no token is needed."),
     Setting("http.connections.max", INT, 64, AtLeast(2),
         "Connections that the HTTP server serves at a time. At the limit, a new one replaces the"
         " one that has waited longest without a whole request."),

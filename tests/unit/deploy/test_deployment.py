@@ -83,7 +83,7 @@ def test_the_commands_of_compose_make_a_cluster(compose: dict[str, Any], tmp_pat
             assert [message.value for message in consumer.to_end()] == [b"a"]
     for number, http in enumerate(("9093", "9193", "9293")):
         broker = compose["services"][f"broker-{number}"]
-        assert broker["environment"]["TIDELOG_HEALTH"] == f"http://127.0.0.1:{http}/healthz"
+        assert broker["environment"]["TIDELOG_HEALTH"] == f"http://127.0.0.1:{http}/readyz"
         assert f"127.0.0.1:{http}" in broker["command"]
 
 

@@ -71,7 +71,9 @@ With Python's 5 ms every acknowledgement could wait that long during a roll.
 )
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="A TOML file.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting.")
-@click.option("--http", type=Address(), default=None, help="The address of /healthz and /metrics.")
+@click.option(
+    "--http", type=Address(), default=None, help="The address of /healthz, /readyz and /metrics."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
 @click.pass_obj
 def server(
@@ -236,6 +238,7 @@ def _health_server(
             *address,
             access=access,
             health=broker.faults,
+            readiness=broker.obstacles,
             exposition=metrics.exposition,
             connections_max=settings.integer("http.connections.max"),
             timeout_seconds=settings.integer("http.request.timeout.ms") / 1000,

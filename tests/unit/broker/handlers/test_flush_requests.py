@@ -143,8 +143,10 @@ def test_a_broker_whose_lease_is_not_fresh_does_not_answer_for_its_successor() -
         async with here.broker() as one:
             await one.create_topic()
             await one.produce(batch(b"a"))
+            assert not one.broker.health.obstacles()
             one.broker.membership.lease.fresh = lambda now: False
             (found,) = await flush(one, 0)
             assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert "lease" in " ".join(one.broker.health.obstacles())
 
     run(story)

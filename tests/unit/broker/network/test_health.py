@@ -34,6 +34,7 @@ OPEN = HttpAccess()
 def serving(
     problems: Sequence[str] = (),
     *,
+    obstacles: Sequence[str] = (),
     exposition: Callable[[], bytes] | None = None,
     connections_max: int = 8,
     timeout_seconds: float = 10.0,
@@ -44,6 +45,7 @@ def serving(
         0,
         access=access,
         health=lambda: problems,
+        readiness=lambda: obstacles,
         exposition=exposition or BrokerMetrics().exposition,
         connections_max=connections_max,
         timeout_seconds=timeout_seconds,
@@ -82,6 +84,18 @@ def test_problems_are_named() -> None:
     }
 
 
+def test_a_broker_with_problems_is_ready_unless_they_keep_it_from_serving() -> None:
+    with serving(["t-0 is corrupt"]) as server:
+        status, content_type, body = get(server, "/readyz")
+    assert (status, content_type) == (200, "application/json")
+    assert json.loads(body) == {"ready": True, "problems": []}
+    stale = ["the lease is stale"]
+    with serving([*stale, "t-0 is corrupt"], obstacles=stale) as server:
+        status, _, body = get(server, "/readyz")
+    assert status == 503
+    assert json.loads(body) == {"ready": False, "problems": stale}
+
+
 def test_prometheus_can_parse_the_metrics() -> None:
     with serving() as server:
         status, content_type, body = get(server, "/metrics")
@@ -92,7 +106,9 @@ def test_prometheus_can_parse_the_metrics() -> None:
 
 def test_the_health_server_refuses_other_paths_and_methods() -> None:
     with serving() as server:
-        assert get(server, "/")[0] == 404
+        status, _, body = get(server, "/")
+        assert status == 404
+        assert json.loads(body) == {"error": "only /healthz, /readyz, /metrics"}
         assert get(server, "/healthz", "POST")[0] == 501
         status, _, body = get(server, "/healthz", "HEAD")
     assert (status, body) == (200, b"")
@@ -212,6 +228,7 @@ def test_a_port_that_is_taken_is_an_error() -> None:
             *server.address,
             access=OPEN,
             health=lambda: (),
+            readiness=lambda: (),
             exposition=lambda: b"",
             connections_max=2,
             timeout_seconds=1.0,

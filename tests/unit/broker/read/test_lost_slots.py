@@ -56,6 +56,7 @@ def test_the_partitions_in_a_lost_slot_answer_an_error_and_all_others_go_on(from
             assert (await one.produce(batch(b"more"))).error_code == STORAGE
             assert f"{TOPIC}-0" in " ".join(one.broker.health.faults())
             assert lost in " ".join(one.broker.health.faults())
+            assert not one.broker.health.obstacles()
             if from_end > 1:
                 assert await values(one, 1) == [b"other"]
                 assert (await one.produce(batch(b"goes on"), 1)).base_offset == 1
