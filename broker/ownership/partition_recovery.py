@@ -180,6 +180,10 @@ class PartitionRecovery:
             await self._metadata.verify(stamp, source)
         prepared = self._partitions.prepare(found.images, found.failures)
         await self._recovered.advance(prepared)
+        if any(partition.fault is not None for partition in prepared):
+            # A broker that was fenced meanwhile finds what its successors have made of the
+            # partition. It has to learn of the fence before it judges.
+            await self._metadata.refresh()
         adopted = self._partitions.adopt(prepared)
         for place, leader_epoch in begun.items():
             # A partition that was given again meanwhile stays.

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from tests.unit.broker.dispatch.test_request_order import connected, listed, produced
 from tests.unit.broker.one_broker import OneBroker, World, batch, run
 from tests.unit.broker.ownership.given_away import OTHER
+from tidelog.broker.partitions.partitions import Partition
+from tidelog.broker.roll.recovered import RecoveredPartitions
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.records.records import BrokerFenced
+from tidelog.coordinator.cluster.records.records import (
+    BrokerFenced,
+    IncarnationRetired,
+    Succession,
+)
 from tidelog.entropy import SeededEntropy
-from tidelog.errors import Fenced
-from tidelog.identifiers import Epoch
+from tidelog.errors import CorruptObject, Fenced
+from tidelog.identifiers import Epoch, Slot, TopicId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.memory import MemoryStore
@@ -30,6 +37,17 @@ async def fence(store: ObjectStore, one: OneBroker) -> int:
     await log.append(other, lambda _: (BrokerFenced(other),))
     await log.close()
     return fenced
+
+
+async def succeed(store: ObjectStore, topic_id: TopicId, partitions: int) -> None:
+    """Another broker takes over the topic's partitions from the only one that lives."""
+    log = await MetadataLog.open(store, SystemClock(), SeededEntropy(77))
+    (dead,) = log.state.live_epochs.values()
+    other = Epoch(await log.append(None, lambda _: (OTHER,)))
+    await log.append(other, lambda _: (BrokerFenced(dead),))
+    succession = Succession(topic_id, other, tuple(range(partitions)))
+    await log.append(other, lambda _: (IncarnationRetired(dead, Slot(0), (succession,)),))
+    await log.close()
 
 
 def test_a_broker_that_reads_its_fence_ends_and_is_recovered_from() -> None:
@@ -64,6 +82,32 @@ def test_a_broker_finds_its_fence_without_a_request() -> None:
             await fence(here.store, one)
             with pytest.raises(Fenced):
                 await one.run
+
+    run(story)
+
+
+def test_a_broker_that_is_fenced_while_it_opens_partitions_finds_no_fault_with_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its successor has rolled more records than its log has."""
+    here = World(MemoryStore(SystemClock()))
+    advance = RecoveredPartitions.advance
+
+    async def overtaken(self: RecoveredPartitions, partitions: Sequence[Partition]) -> None:
+        await advance(self, partitions)
+        for partition in partitions:
+            partition.fault = CorruptObject("key", "the table ends ahead of the log")
+        await succeed(here.store, partitions[0].log.partition.topic_id, len(partitions))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            await one.produce(batch(b"a"))
+        monkeypatch.setattr(RecoveredPartitions, "advance", overtaken)
+        with pytest.raises(Fenced):
+            async with here.broker():
+                pass
+        assert "cannot be opened" not in caplog.text
 
     run(story)
 
