@@ -61,8 +61,9 @@ class SimulatedCluster:
         self.healed = False
         """When true, brokers give no partitions away any more. A group whose coordinator moves each
         second never gets all its members together."""
-        self.taken_for_dead: set[tuple[str, int]] = set()
-        """Processes, by host and number, that other processes wrongly take for dead."""
+        self.taken_for_dead: dict[tuple[str, int], float] = {}
+        """Processes, by host and number, that other processes wrongly take for dead, and since
+        when."""
         self._program = program
         self._client_program = client_program
         self._random = random.Random(f"cluster {seed}")

@@ -208,6 +208,7 @@ class _Simulation:
             self.settings = with_segments(self.settings, seed, workload)
         history.policies = self.settings.policies
         history.now = loop.time
+        history.taken_for_dead = self.cluster.taken_for_dead
         self.stopping = asyncio.Event()
         self.closing = asyncio.Event()
 

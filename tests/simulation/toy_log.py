@@ -179,6 +179,7 @@ class ToyClient:
         self._clock = clock
         self._process = process
         self._hosts: list[str] = ["broker-0", "broker-0b"]
+        self.offset_host = ""
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._requests = 0

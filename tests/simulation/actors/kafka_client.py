@@ -93,6 +93,7 @@ class KafkaLogClient:
         self._scratch = new_scratch()
         self._connections: dict[tuple[Address, str], BrokerConnection] = {}
         self._connecting: dict[tuple[Address, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.offset_host = ""
         self._leaders: dict[Key, Address] = {}
         self._topic_ids: dict[str, UUID] = {}
         self._asking = asyncio.Lock()
@@ -183,6 +184,7 @@ class KafkaLogClient:
                         refused = refused or partition.error_code
                         continue
                     answers.append(self._decode(key, wanted[key], partition))
+                    answers[-1].host = leader[0]
         if not answers:
             _refuse(refused)
         return answers
@@ -196,6 +198,7 @@ class KafkaLogClient:
     async def _offset(self, key: Key, timestamp: int, isolation: Isolation) -> int:
         leader = await self._leader(key)
         answer = await self._ask(leader, "produce", _offset_request(key, timestamp, isolation))
+        self.offset_host = leader[0]
         partition = answer.topics[0].partitions[0]
         self._refuse(key, partition.error_code)
         return partition.offset

@@ -49,6 +49,8 @@ class Fetched:
     log_start: int | None = None
     out_of_range: bool = False
     """The position has no record: the log begins behind it or ends before it."""
+    host: str = ""
+    """The host that answered."""
 
 
 class LogClient(Protocol):
@@ -57,6 +59,9 @@ class LogClient(Protocol):
 
     Every method may raise RequestRefused or NoAnswer, and no other exception because of a fault.
     """
+
+    offset_host: str
+    """The host that gave the last answer to `end_offset` or `log_start`."""
 
     async def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> bool:
         """Create a topic. TOPIC_ALREADY_EXISTS is no error. Returns whether this request created

@@ -71,7 +71,8 @@ class Observer:
             except (RequestRefused, NoAnswer) as error:
                 actor.history.fail(operation, error_text(error))
             else:
-                operation.polls = [Poll(key, end, end, [], "read_uncommitted", end)]
+                host = actor.client.offset_host
+                operation.polls = [Poll(key, end, end, [], "read_uncommitted", end, host=host)]
                 actor.history.ok(operation)
             await actor.pause(actor.settings.pause_seconds_mean)
 
@@ -103,6 +104,7 @@ async def read_once(
                 fetched.high_watermark,
                 fetched.last_stable_offset,
                 fetched.log_start,
+                fetched.host,
             )
         )
         positions[fetched.key] = fetched.next_offset
@@ -129,7 +131,8 @@ async def _begin_again(
             f"{actor.name}: {positions[key]} of {key} is out of range, and the log begins at"
             f" {start}"
         )
-    operation.polls.append(Poll(key, start, start, [], isolation, log_start=start))
+    host = actor.client.offset_host
+    operation.polls.append(Poll(key, start, start, [], isolation, log_start=start, host=host))
     actor.history.ok(operation)
     positions[key] = start
 

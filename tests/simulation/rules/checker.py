@@ -118,8 +118,8 @@ class _Checker:
         yield from self._polls()
         yield from self._sends()
         yield from write_rules.write_cycles(self.history.operations)
-        yield from watermark_rules.watermarks(self.history.operations)
-        yield from watermark_rules.stable_offsets(self.history.operations)
+        yield from watermark_rules.watermarks(self.history)
+        yield from watermark_rules.stable_offsets(self.history)
         yield from batch_rules.sequences(self.history.batches, whole=dense)
         if dense:
             yield from batch_rules.gaps(self.history.batches)

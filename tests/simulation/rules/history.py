@@ -69,6 +69,8 @@ class Poll:
     high_watermark: int | None = None
     last_stable_offset: int | None = None
     log_start: int | None = None
+    host: str = ""
+    """The host that answered, if the client knows it."""
 
 
 class Trim(NamedTuple):
@@ -204,6 +206,8 @@ class History:
         self.errors: Counter[str] = Counter()
         self.policies: Mapping[str, TopicPolicy] = {}
         """The policies by which topics may lose records. All other topics lose none."""
+        self.taken_for_dead: Mapping[tuple[str, int], float] = {}
+        """Living processes, by host and number, that another one took for dead, and when."""
         self.now: Callable[[], float] = lambda: 0.0
         self._events = 0
 

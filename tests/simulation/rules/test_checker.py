@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.simulation.rules.checker import check
 from tests.simulation.rules.history import (
     GroupAdvance,
@@ -320,6 +322,26 @@ def test_a_watermark_below_that_of_another_reader_is_stale() -> None:
     story.poll(watermarks={A: 7}, by="one")
     story.poll(watermarks={A: 6}, by="two")
     assert story.names() == {"stale-watermark"}
+
+
+@pytest.mark.parametrize(
+    ("host", "began_at", "anomalies"),
+    [
+        ("a", 105.0, set()),
+        ("b", 105.0, {"stale-watermark"}),
+        ("a", 99.0, {"stale-watermark"}),
+        ("a", 110.0, {"stale-watermark"}),
+    ],
+)
+def test_a_process_that_was_taken_for_dead_may_show_an_old_watermark_for_the_time_of_its_lease(
+    host: str, began_at: float, anomalies: set[str]
+) -> None:
+    story = Story()
+    story.history.taken_for_dead = {("a", 1): 100.0}
+    story.history.now = lambda: began_at
+    story.send((A, "x", 0))
+    story.poll(watermarks={A: 0}).polls[0].host = host
+    assert story.names() == anomalies
 
 
 def test_a_watermark_asked_for_earlier_may_be_older() -> None:

@@ -2,6 +2,9 @@
 
 A reader of the bucket may be ahead of the brokers: it sees durable records before the broker learns
 that its put succeeded. So a view bounds later views, but no broker.
+
+A process that was taken for dead while it lives answers reads until it learns of its fence, or its
+lease is stale (B3). Such answers may be old.
 """
 
 from __future__ import annotations
@@ -9,16 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tests.simulation.rules.anomaly import Anomaly
-from tests.simulation.rules.history import Key, Operation, Outcome, Poll
+from tests.simulation.rules.history import History, Key, Operation, Outcome, Poll
 
 Event = tuple[int, int, Key, int, Operation]
 """The time, 1 for a question and 0 for an answer, the partition, the offset, and the operation."""
+LEASE_SECONDS = 9.0
+"""The session timeout of the simulated brokers."""
 
 
-def watermarks(operations: list[Operation]) -> Iterator[Anomaly]:
+def watermarks(history: History) -> Iterator[Anomaly]:
     """The high watermark in every answer covers all that was known before it was asked for."""
-    events = _answers(operations, lambda poll: poll.high_watermark)
-    for operation in operations:
+    events = _answers(history, lambda poll: poll.high_watermark)
+    for operation in history.operations:
         if operation.outcome is Outcome.OK and operation.completed is not None:
             events += [
                 (operation.completed, 0, send.key, send.offset + 1, operation)
@@ -28,27 +33,36 @@ def watermarks(operations: list[Operation]) -> Iterator[Anomaly]:
     yield from _goes_back(events, "stale-watermark")
 
 
-def stable_offsets(operations: list[Operation]) -> Iterator[Anomaly]:
+def stable_offsets(history: History) -> Iterator[Anomaly]:
     """The last stable offset never goes back, and never lies above the high watermark."""
-    for operation in operations:
+    for operation in history.operations:
         for poll in operation.polls:
             stable, end = poll.last_stable_offset, poll.high_watermark
             if stable is not None and end is not None and stable > end:
                 text = f"{operation} saw {poll.key} stable up to {stable}, and its end at {end}"
                 yield Anomaly("unstable-offset", text)
-    events = _answers(operations, lambda poll: poll.last_stable_offset)
+    events = _answers(history, lambda poll: poll.last_stable_offset)
     yield from _goes_back(events, "stale-stable-offset")
 
 
-def _answers(operations: list[Operation], told: Callable[[Poll], int | None]) -> list[Event]:
+def may_be_old(history: History, operation: Operation, poll: Poll) -> bool:
+    """Whether a process answered that was taken for dead while its lease was fresh."""
+    return any(
+        host == poll.host and operation.began_at - LEASE_SECONDS <= since <= operation.ended_at
+        for (host, _), since in history.taken_for_dead.items()
+    )
+
+
+def _answers(history: History, told: Callable[[Poll], int | None]) -> list[Event]:
     events: list[Event] = []
-    for operation in operations:
+    for operation in history.operations:
         if operation.outcome is not Outcome.OK or operation.completed is None:
             continue
         for poll in operation.polls:
             known = told(poll)
             if known is not None:
-                events.append((operation.invoked, 1, poll.key, known, operation))
+                if not may_be_old(history, operation, poll):
+                    events.append((operation.invoked, 1, poll.key, known, operation))
                 events.append((operation.completed, 0, poll.key, known, operation))
     return events
 
