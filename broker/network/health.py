@@ -1,7 +1,7 @@
 """The HTTP side of a broker: /healthz, /readyz and /metrics, from a thread and loop of its own.
 
 A broker with a hanging event loop must still answer that it is unhealthy. So nothing here needs
-that loop: the two callables run in this thread, or in one for metrics.
+that loop: the callables for probes run in this thread, that for metrics in another.
 
 A connection costs a task and no thread. Above the limit, the server ends the connection that has
 waited longest without a complete request, its TLS handshake included. So a probe, which sends its

@@ -18,7 +18,7 @@ The effects of failures:
   partitions accept no records, because the first append meets the seal.
 - A partition is deleted or gets another tenure meanwhile: it is not listed.
 - An object is missing or corrupt: its partitions are listed with their faults, and all others go
-  on.
+  on. The step reads the metadata log before that: a successor may have changed the objects.
 """
 
 from __future__ import annotations
