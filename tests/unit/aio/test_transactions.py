@@ -10,6 +10,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from tests.unit.sdk.replaced_clients import replaced
 from tests.unit.sdk.test_producer import values
 from tidelog.aio.producer import Producer
 from tidelog.errors import Refused
@@ -50,14 +51,7 @@ class HeldClient:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> list[HeldClient]:
     """The clients of the producers that the test makes."""
-    clients: list[HeldClient] = []
-
-    def make(_: object, configuration: dict[str, Any]) -> HeldClient:
-        clients.append(HeldClient(configuration))
-        return clients[-1]
-
-    monkeypatch.setattr("tidelog.sdk.sender.made", make)
-    return clients
+    return replaced(monkeypatch, "sender", HeldClient)
 
 
 async def send_all(producer: Producer, topic: str, *sent: str) -> None:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import TypeVar
 
 import confluent_kafka
 import pytest
@@ -21,6 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.unit.sdk.replaced_clients import replaced
 from tidelog.errors import Refused
 from tidelog.sdk.admin import Admin
 from tidelog.sdk.consumer import Consumer
@@ -32,23 +32,6 @@ from tidelog.testing.broker import Broker
 
 def member(broker: Broker, topic: str, group: str, **settings: object) -> Consumer:
     return Consumer(broker.bootstrap, topic, group, auto_offset_reset="earliest", **settings)
-
-
-ClientT = TypeVar("ClientT")
-
-
-def replaced(
-    monkeypatch: pytest.MonkeyPatch, client: Callable[[dict[str, object]], ClientT]
-) -> list[ClientT]:
-    """The clients that consumers make from now on, by their settings."""
-    made: list[ClientT] = []
-
-    def make(_: object, settings: dict[str, object]) -> ClientT:
-        made.append(client(settings))
-        return made[-1]
-
-    monkeypatch.setattr("tidelog.sdk.consumer.made", make)
-    return made
 
 
 def test_a_group_resumes_at_its_committed_offset(shared: Broker) -> None:
@@ -166,7 +149,7 @@ def test_messages_that_arrive_with_the_end_are_given_out_first(
 ) -> None:
     topic = shared.topic()
     shared.produce(topic, [b"%d" % number for number in range(5)])
-    replaced(monkeypatch, AtOnce)
+    replaced(monkeypatch, "consumer", AtOnce)
     with Consumer(shared.bootstrap, topic, auto_offset_reset="earliest") as consumer:
         assert [int(message.value) for message in consumer.to_end()] == list(range(5))
 
@@ -257,7 +240,7 @@ def test_an_error_between_messages_is_raised_and_they_are_given_out(
 ) -> None:
     topic = shared.topic()
     shared.produce(topic, ["a", "b"])
-    replaced(monkeypatch, FailingOnce)
+    replaced(monkeypatch, "consumer", FailingOnce)
     with Consumer(shared.bootstrap, topic, auto_offset_reset="earliest") as consumer:
         with pytest.raises(KafkaRequestError, match="topic closed"):
             consumer.poll(5)
@@ -290,7 +273,7 @@ def test_a_message_that_comes_with_ctrl_c_is_given_out_by_the_next_call(
 ) -> None:
     topic = shared.topic(2)
     shared.produce(topic, ["first", "", "last"], keys=["a", "b", "a"])
-    clients = replaced(monkeypatch, Interrupted)
+    clients = replaced(monkeypatch, "consumer", Interrupted)
     settings = {"auto_offset_reset": "earliest", "max_poll_records": 1}
     with Consumer(shared.bootstrap, topic, group, **settings) as consumer:
         found = []
@@ -328,7 +311,7 @@ def test_a_batch_that_ctrl_c_takes_away_is_given_out_by_the_next_call(
     shared: Broker, monkeypatch: pytest.MonkeyPatch, group: str | None
 ) -> None:
     topic = shared.topic(2)
-    clients = replaced(monkeypatch, InterruptedInABatch)
+    clients = replaced(monkeypatch, "consumer", InterruptedInABatch)
     settings = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 10}
     with Consumer(shared.bootstrap, topic, group, **settings) as consumer:
         # The first batch of the partitions, and a later one.
@@ -403,10 +386,10 @@ def test_a_new_topic_that_its_leader_does_not_know_yet_is_asked_for_again(
 ) -> None:
     topic = shared.topic()
     shared.produce(topic, ["a"])
-    replaced(monkeypatch, lambda settings: LateLeader(settings, 4))
+    replaced(monkeypatch, "consumer", lambda settings: LateLeader(settings, 4))
     with Consumer(shared.bootstrap, topic, auto_offset_reset="earliest") as consumer:
         assert [message.value for message in consumer.to_end()] == [b"a"]
-    made = replaced(monkeypatch, lambda settings: LateLeader(settings, 1_000_000))
+    made = replaced(monkeypatch, "consumer", lambda settings: LateLeader(settings, 1_000_000))
     with pytest.raises(KafkaRequestError, match=f"offsets of {topic}: "):
         Consumer(shared.bootstrap, topic, max_block_ms=100)
     assert made[0].is_closed
