@@ -85,8 +85,13 @@ def ends_at_fork(client: Forked) -> None:
     _clients.add(client)
 
 
+_forked_beside_clients = False
+
+
 def _forked() -> None:
+    global _forked_beside_clients
     for client in list(_clients):
+        _forked_beside_clients = True
         client.forked()
 
 
@@ -95,6 +100,9 @@ os.register_at_fork(after_in_child=_forked)
 
 def made(make: Callable[[dict[str, Any]], T], passed: dict[str, Any]) -> T:
     """A client of librdkafka, which logs to `tidelog.sdk`. Raises InvalidConfiguration."""
+    if _forked_beside_clients:
+        # A thread of theirs may have held a lock of the C library or of OpenSSL at the fork.
+        logger.warning("client made in a process that was forked beside clients; it can hang")
     try:
         return make({"logger": logger, "client.id": "tidelog"} | with_token(passed))
     except confluent_kafka.KafkaException as error:
