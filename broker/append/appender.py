@@ -136,7 +136,7 @@ class Submission:
     @property
     def is_large(self) -> bool:
         """Whether the check has found a large batch, which the other lane must check."""
-        return any(isinstance(each, LargeBatch) for each in self.prepared)
+        return bool([True for each in self.prepared if isinstance(each, LargeBatch)])
 
     def drop(self) -> None:
         """Report that the connection is gone and nothing was appended."""
@@ -185,8 +185,10 @@ def prepare(
 
 def _has_codec(item: AppendItem) -> bool:
     """Whether the records may need slow decompression or compression."""
-    flags = item.records[ATTRIBUTES_POSITION + 1 : ATTRIBUTES_POSITION + 2]
-    return bool(item.limits.compression) or any(byte & COMPRESSION_MASK for byte in flags)
+    if item.limits.compression:
+        return True
+    records, position = item.records, ATTRIBUTES_POSITION + 1
+    return len(records) > position and bool(records[position] & COMPRESSION_MASK)
 
 
 class Appender:
@@ -279,7 +281,7 @@ class Appender:
             submission.prepared = [next(prepared) for _ in submission.items]
         settled = []
         for submission in group:
-            if submission.is_large or submission.connection in self._large:
+            if submission.connection in self._large.connections or submission.is_large:
                 self._put_off(submission)
             else:
                 self._append_all(submission, now_ms)
@@ -293,7 +295,7 @@ class Appender:
         size_bytes = 0
         while self._waiting and size_bytes < GROUP_BYTES_MAX:
             submission = self._waiting.popleft()
-            if submission.connection in self._large:
+            if submission.connection in self._large.connections:
                 self._put_off(submission)
                 continue
             submission.is_taken = True

@@ -27,16 +27,14 @@ class LargeBatches(Generic[C, S]):
         self._connection_percent = connection_percent
         self._broker_percent = broker_percent
         self._lines: dict[C, deque[S]] = {}
+        self.connections = self._lines.keys()
+        """The connections with requests that wait, or with one under examination."""
         self._next_at: dict[C, float] = {}
         """When a connection's next request may begin, if its budget is spent."""
         self._examined: C | None = None
         """The connection whose request is under examination."""
         self._begins_at = 0.0
         """When the next request of any connection may begin."""
-
-    def __contains__(self, connection: C) -> bool:
-        """Whether requests of the connection wait, or one is under examination."""
-        return connection in self._lines
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
@@ -86,8 +84,9 @@ class LargeBatches(Generic[C, S]):
 
     def drain(self) -> Iterable[S]:
         """Remove and return all requests."""
-        lines, self._lines = self._lines, {}
-        return [request for line in lines.values() for request in line]
+        drained = [request for line in self._lines.values() for request in line]
+        self._lines.clear()
+        return drained
 
     def _when(self, connection: C) -> float:
         return self._next_at.get(connection, 0.0)

@@ -30,7 +30,17 @@ SIZE_PREFIX_BYTES = 4
 class TakenRequest:
     """A running request. `opened` is None if `ready` answers it at once."""
 
-    __slots__ = ("answer", "answer_bytes", "api_key", "done", "opened", "ready", "size")
+    __slots__ = (
+        "answer",
+        "answer_bytes",
+        "api_key",
+        "cheap",
+        "done",
+        "is_alone",
+        "opened",
+        "ready",
+        "size",
+    )
 
     def __init__(
         self, api_key: int, opened: OpenedRequest | None, ready: list[Buffer] | None, size: int
@@ -38,22 +48,16 @@ class TakenRequest:
         self.api_key = api_key
         self.opened = opened
         self.ready = ready
+        self.is_alone = opened is not None and opened.is_alone
+        """Whether no later request starts before this one is answered."""
+        self.cheap = opened is not None and opened.route.cheap
+        """Whether the request costs little to start."""
         self.size = size
         """The request's received bytes."""
         self.done = False
         self.answer: list[Buffer] | None = None
         self.answer_bytes = 0
         """The answer's bytes, while it waits for earlier answers."""
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether no later request starts before this one is answered."""
-        return self.opened is not None and self.opened.is_alone
-
-    @property
-    def cheap(self) -> bool:
-        """Whether the request costs little to start."""
-        return self.opened is not None and self.opened.route.cheap
 
 
 class ServedConnection:

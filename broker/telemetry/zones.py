@@ -13,6 +13,8 @@ from typing import Final
 
 CLIENT_IDS_MAX: Final = 4096
 """Client ids whose zones are remembered."""
+CLIENT_ID_LENGTH_MAX: Final = 1024
+"""The characters of a client id in which its zone is looked for, and that are remembered."""
 _NAMED: Final = re.compile(r"(?:^|[^A-Za-z0-9])(?:zone|ws_az|diskless_az)=([^,;\s]+)")
 
 
@@ -34,12 +36,12 @@ def named_zone(client_id: str) -> str | None:
 
 def zone_of(client_id: str | None, rack: str | None = None) -> str | None:
     """A client's zone. `rack`: `client.rack`, which comes first."""
-    return rack or (named_zone(client_id) if client_id else None)
+    return rack or (named_zone(client_id[:CLIENT_ID_LENGTH_MAX]) if client_id else None)
 
 
 def crossing(own: str | None, client_id: str | None, rack: str = "") -> Crossing:
     """Whether bytes of a client cross zones. `own`: the broker's zone; `rack`: `client.rack`."""
-    zone = zone_of(client_id, rack)
-    if own is None or zone is None:
+    zone = None if own is None else zone_of(client_id, rack)
+    if zone is None:
         return Crossing.UNKNOWN
     return Crossing.SAME if zone == own else Crossing.OTHER

@@ -20,6 +20,7 @@ from tidelog.protocol.wire import Buffer, skip_tags
 FRAME_BYTES_MAX: Final = 2**31 - 1
 """The limit of a frame's four-byte size."""
 
+_API_KEY = struct.Struct(">h")
 _REQUEST = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">i")
 _SIZE_AND_REQUEST = struct.Struct(">ihhih")
@@ -38,7 +39,7 @@ class RequestHeader(NamedTuple):
 
 def api_key_of(frame: memoryview) -> int:
     """The API key of a request's frame; -1, which no API has, if the frame is too short."""
-    return int.from_bytes(frame[:2], "big", signed=True) if len(frame) >= 2 else -1
+    return _API_KEY.unpack_from(frame)[0] if len(frame) >= _API_KEY.size else -1
 
 
 def decode_request_header(frame: memoryview) -> RequestHeader:

@@ -28,17 +28,14 @@ class CommitDelay:
     does not wait. A large slot does not wait either, since its upload time depends on its size.
     """
 
-    __slots__ = ("_expected", "_seconds_max")
+    __slots__ = ("_expected", "_seconds_max", "is_active")
 
     def __init__(self, seconds_max: float) -> None:
         """`seconds_max`: the longest delay."""
         self._seconds_max = seconds_max
         self._expected = 0
-
-    @property
-    def is_active(self) -> bool:
+        self.is_active = False
         """True if the open slot waits for producers."""
-        return self._expected > 0
 
     def begin(self, answered: int, waiting: int, put_seconds: float) -> float:
         """Begin a delay after the last slot in flight; the longest delay in seconds, 0 for none.
@@ -47,17 +44,19 @@ class CommitDelay:
         slot. The delay is at most half of the last PUT's duration, since an immediate upload may
         cost a whole PUT.
         """
-        self._expected = 0
+        self.end()
         seconds = min(self._seconds_max, max(_SECONDS_MIN, put_seconds / 2))
         # A single producer does not wait.
         if seconds < _SECONDS_MIN or answered == 0 or answered + waiting == 1:
             return 0.0
         self._expected = answered + waiting
+        self.is_active = True
         return seconds
 
     def end(self) -> None:
         """End the delay: its time is over, or the slot was closed."""
         self._expected = 0
+        self.is_active = False
 
     def holds(self, batches: int, waiting: int, size_bytes: int) -> bool:
         """True if a slot with `batches` that `waiting` producers wait for must stay open."""

@@ -102,7 +102,7 @@ class SlotWaiters:
         """Add a callback. Callbacks of a slot run in the order of their addition."""
         self._told.setdefault(slot, []).append(told)
         if is_producer:
-            self._producers[slot] = self.producers(slot) + 1
+            self._producers[slot] = self._producers.get(slot, 0) + 1
 
     def release(self, slot: Slot) -> int:
         """Answer the waiters of a durable slot; the number of its producers."""

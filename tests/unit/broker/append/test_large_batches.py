@@ -293,7 +293,7 @@ class TestTurns:
             large.add(connection, 1)
             large.take(connection)
             large.examined(connection, 1.0, connection * 10.0)
-            assert connection not in large
+            assert connection not in large.connections
         assert len(large._next_at) == 1
 
     def test_the_last_ones_are_told_when_the_broker_ends(self) -> None:

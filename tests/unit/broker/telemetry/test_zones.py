@@ -8,7 +8,12 @@ from tests.unit.broker.one_broker import World, batch, produce_request, run
 from tidelog.broker.handlers.data.fetch import fetch
 from tidelog.broker.handlers.data.produce import produce
 from tidelog.broker.handlers.request_context import RequestContext
-from tidelog.broker.telemetry.zones import Crossing, crossing, named_zone
+from tidelog.broker.telemetry.zones import (
+    CLIENT_ID_LENGTH_MAX,
+    Crossing,
+    crossing,
+    named_zone,
+)
 from tidelog.clock import SystemClock
 from tidelog.protocol.schemas.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.storage.stores.memory import MemoryStore
@@ -37,7 +42,8 @@ def test_bytes_cross_zones_only_if_both_zones_are_known() -> None:
     assert crossing("a", "app,zone=b") is Crossing.OTHER
     assert crossing("a", "app,zone=b", "a") is Crossing.SAME, "client.rack comes first"
     assert crossing("a", None, "b") is Crossing.OTHER
-    for own, client_id in ((None, "zone=a"), ("a", "app"), ("a", None)):
+    long = "x" * CLIENT_ID_LENGTH_MAX + ",zone=a"
+    for own, client_id in ((None, "zone=a"), ("a", "app"), ("a", None), ("a", long)):
         assert crossing(own, client_id) is Crossing.UNKNOWN
 
 
