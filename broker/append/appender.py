@@ -176,7 +176,7 @@ def prepare(
         prepared.append(
             Prepared(
                 accepted.buffer,
-                BatchHeader.parse(accepted.buffer),
+                info.header,
                 info.max_timestamp if log_append_time else -1,
             )
         )

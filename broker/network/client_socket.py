@@ -28,7 +28,7 @@ _GATHERED_BYTES_MAX: Final = 64 * 1024
 """Larger answers are sent at once: the transport then reports whether the client keeps up."""
 LEFT_SECONDS: Final = 5.0
 """How long a client that closed its sending side may still wait for answers."""
-_BEGUN_AT_ONCE_MAX: Final = 8
+_BEGUN_AT_ONCE_MAX: Final = 16
 """Cheap requests that start on arrival, if no request of their connection waits."""
 _BEGUN_PER_TURN_MAX: Final = 8
 """Cheap requests that start in a turn; of costly requests it is one."""

@@ -10,7 +10,7 @@ import crc32c
 import pytest
 import zstandard
 
-from tidelog.records.batch import TimestampType
+from tidelog.records.batch import BatchHeader, TimestampType
 from tidelog.records.compression import Compression
 from tidelog.records.records import NewRecord, encode_batch
 from tidelog.records.validate.rules import RECORD_ERRORS_MAX, SMALL_BYTES, LargeBatch
@@ -78,18 +78,12 @@ def test_validation_returns_the_facts_of_a_batch() -> None:
     assert accepted(batch) == BatchInfo(
         position=0,
         length=len(batch),
-        record_count=4,
-        last_offset_delta=3,
+        header=BatchHeader.parse(batch),
         codec=Compression.LZ4,
         timestamp_type=TimestampType.CREATE_TIME,
         first_timestamp=SOME_TIME,
         max_timestamp=SOME_TIME + 7,
         max_timestamp_delta=1,
-        producer_id=12,
-        producer_epoch=3,
-        base_sequence=2**31 - 2,
-        last_sequence=1,
-        is_transactional=True,
         needs_rewrite=False,
     )
 
@@ -103,12 +97,10 @@ def test_the_first_timestamp_is_the_first_records_even_if_the_base_is_another() 
     assert (info.first_timestamp, info.max_timestamp) == (SOME_TIME + 100, SOME_TIME + 110)
 
 
-def test_leftovers_without_a_producer_id_count_for_nothing() -> None:
+def test_leftovers_without_a_producer_id_are_accepted() -> None:
     # KafkaJS sends epoch 0 and sequence 0 without a producer id.
     batch = encode_batch(records(SOME_TIME), producer_epoch=0, base_sequence=0)
-    info = accepted(batch)
-    assert (info.producer_id, info.producer_epoch) == (-1, -1)
-    assert (info.base_sequence, info.last_sequence) == (-1, -1)
+    assert not accepted(batch).header.has_producer_id
 
 
 @pytest.mark.parametrize("stated", [0, -1, SOME_TIME - 1, SOME_TIME + 8, 2**63 - 1])
@@ -146,7 +138,10 @@ def test_several_batches_are_refused_unless_allowed() -> None:
     assert refusal(one + two).error_code == BatchErrorCode.INVALID_RECORD
     (verdict,) = validate([one + two], BatchLimits(batches_max=2), NOW_MS)
     assert isinstance(verdict, list)
-    assert [(info.position, info.record_count) for info in verdict] == [(0, 1), (len(one), 2)]
+    assert [(info.position, info.header.record_count) for info in verdict] == [
+        (0, 1),
+        (len(one), 2),
+    ]
     (verdict,) = validate([one + two + one], BatchLimits(batches_max=2), NOW_MS)
     assert isinstance(verdict, InvalidBatch)
 
@@ -448,7 +443,7 @@ def test_a_batch_of_very_many_records_is_examined_in_pieces() -> None:
     count = 150_000
     batch = encode_batch([NewRecord(None, timestamp=SOME_TIME)] * count)
     info = accepted(batch)
-    assert (info.record_count, info.max_timestamp) == (count, SOME_TIME)
+    assert (info.header.record_count, info.max_timestamp) == (count, SOME_TIME)
     spoilt = bytearray(batch)
     spoilt[-2] = 3  # the last value's length
     struct.pack_into(">I", spoilt, 17, crc32c.crc32c(bytes(spoilt[21:])))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from tidelog.records.batch import TimestampType
+from tidelog.records.batch import BatchHeader, TimestampType
 from tidelog.records.compression import Compression
 
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
@@ -82,8 +82,7 @@ class BatchInfo(NamedTuple):
     """The batch's start in the request's records."""
     length: int
     """Size of the batch, with its header."""
-    record_count: int
-    last_offset_delta: int
+    header: BatchHeader
     codec: Compression
     timestamp_type: TimestampType
     first_timestamp: int
@@ -92,12 +91,6 @@ class BatchInfo(NamedTuple):
     """The true maximum of its records' timestamps."""
     max_timestamp_delta: int
     """Offset delta of the first record with the maximum."""
-    producer_id: int
-    """-1 for none; then epoch and sequences are -1 too, whatever the header has."""
-    producer_epoch: int
-    base_sequence: int
-    last_sequence: int
-    is_transactional: bool
     needs_rewrite: bool
     """True if the stored form differs (timestamps, codec): store the result of `rewrite`."""
 

@@ -28,9 +28,7 @@ from tidelog.records.batch import (
     HEADER_SIZE,
     LOG_APPEND_TIME_FLAG,
     MAGIC,
-    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    NO_SEQUENCE,
     TRANSACTIONAL_FLAG,
     BatchHeader,
     MalformedBatch,
@@ -150,22 +148,15 @@ def _describe(entry: _PendingBatch, survey: BatchSurvey, now_ms: int) -> BatchIn
         or greatest != header.max_timestamp
         or (limits.compression is not None and limits.compression is not codec)
     )
-    identified = header.producer_id > NO_PRODUCER_ID
     return BatchInfo(
         entry.position,
         header.size_bytes,
-        header.record_count,
-        header.last_offset_delta,
+        header,
         codec,
         limits.timestamp_type,
         first,
         greatest,
         greatest_index,
-        header.producer_id,
-        header.producer_epoch if identified else NO_PRODUCER_EPOCH,
-        header.base_sequence if identified else NO_SEQUENCE,
-        header.last_sequence if identified else NO_SEQUENCE,
-        bool(header.attributes & TRANSACTIONAL_FLAG),
         needs_rewrite,
     )
 
@@ -324,7 +315,10 @@ def rewrite(buffer: Buffer, info: BatchInfo, limits: BatchLimits) -> tuple[bytea
         restamp_timestamps(batch, 0, info.timestamp_type, info.max_timestamp)
     else:
         batch = _recompress(memoryview(buffer)[start:end], info, codec, limits)
-    return batch, info._replace(position=0, length=len(batch), codec=codec, needs_rewrite=False)
+    header = BatchHeader.parse(batch)
+    return batch, info._replace(
+        position=0, length=len(batch), header=header, codec=codec, needs_rewrite=False
+    )
 
 
 def _recompress(
