@@ -94,7 +94,7 @@ _SHOWN_BY = {
     "hints-needed": 3,
     "opens-with-old-table": 3,
     "any-commit": 22,
-    "enlisted-by-name": 174,
+    "enlisted-by-name": 167,
 }
 """By variant, the seed that shows it, if not the first one."""
 _SEARCHED_MAX = 60
