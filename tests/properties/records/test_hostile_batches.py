@@ -36,7 +36,7 @@ def agree(batch: bytes, verdict: list[BatchInfo] | InvalidBatch) -> None:
     assert isinstance(verdict, list), verdict
     (info,) = verdict
     stamps = [record.timestamp for record in records]
-    assert info.record_count == len(records)
+    assert info.header.record_count == len(records)
     assert (info.first_timestamp, info.max_timestamp) == (stamps[0], max(stamps))
     assert info.max_timestamp_delta == stamps.index(max(stamps))
     decoded = [(r.timestamp, r.key, r.value, r.headers) for r in decode_records(batch)]

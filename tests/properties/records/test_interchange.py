@@ -47,7 +47,7 @@ def test_their_batches_are_valid_and_hold_the_same_records(
     batch = built_by(builder, records, codec)
     info = accepted(batch)
     stamps = [record.timestamp for record in records]
-    assert info.record_count == len(records)
+    assert info.header.record_count == len(records)
     assert info.length == len(batch)
     assert info.codec in (codec, Compression.NONE), "a codec that saves nothing is skipped"
     assert (info.first_timestamp, info.max_timestamp) == (stamps[0], max(stamps))
