@@ -25,6 +25,8 @@ Kind = Literal[
 ]
 Isolation = Literal["read_uncommitted", "read_committed"]
 GroupProtocol = Literal["classic", "consumer"]
+LEASE_SECONDS = 9.0
+"""The session timeout of the simulated brokers."""
 
 
 class Key(NamedTuple):
@@ -210,6 +212,14 @@ class History:
         """Living processes, by host and number, that another one took for dead, and when."""
         self.now: Callable[[], float] = lambda: 0.0
         self._events = 0
+
+    def may_be_old(self, host: str, since: float, until: float) -> bool:
+        """Whether a process of this host, which was taken for dead while it lives, may have
+        answered between these times from what it knew before: its lease was fresh (B3)."""
+        return any(
+            taken == host and since - LEASE_SECONDS <= at <= until
+            for (taken, _), at in self.taken_for_dead.items()
+        )
 
     def invoke(
         self,

@@ -344,6 +344,17 @@ def test_a_process_that_was_taken_for_dead_may_show_an_old_watermark_for_the_tim
     assert story.names() == anomalies
 
 
+@pytest.mark.parametrize(
+    ("host", "at", "may_be_old"), [("a", 109.0, True), ("a", 109.1, False), ("b", 105.0, False)]
+)
+def test_a_host_may_refuse_by_an_old_state_for_the_time_of_its_lease(
+    host: str, at: float, may_be_old: bool
+) -> None:
+    history = Story().history
+    history.taken_for_dead = {("a", 1): 100.0}
+    assert history.may_be_old(host, at, at) is may_be_old
+
+
 def test_a_watermark_asked_for_earlier_may_be_older() -> None:
     story = Story()
     slow = story.history.invoke("slow", "poll")

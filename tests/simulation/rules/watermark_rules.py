@@ -16,8 +16,6 @@ from tests.simulation.rules.history import History, Key, Operation, Outcome, Pol
 
 Event = tuple[int, int, Key, int, Operation]
 """The time, 1 for a question and 0 for an answer, the partition, the offset, and the operation."""
-LEASE_SECONDS = 9.0
-"""The session timeout of the simulated brokers."""
 
 
 def watermarks(history: History) -> Iterator[Anomaly]:
@@ -47,10 +45,7 @@ def stable_offsets(history: History) -> Iterator[Anomaly]:
 
 def may_be_old(history: History, operation: Operation, poll: Poll) -> bool:
     """Whether a process answered that was taken for dead while its lease was fresh."""
-    return any(
-        host == poll.host and operation.began_at - LEASE_SECONDS <= since <= operation.ended_at
-        for (host, _), since in history.taken_for_dead.items()
-    )
+    return history.may_be_old(poll.host, operation.began_at, operation.ended_at)
 
 
 def _answers(history: History, told: Callable[[Poll], int | None]) -> list[Event]:
