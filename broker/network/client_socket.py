@@ -129,8 +129,6 @@ class ClientSocket(asyncio.BufferedProtocol):
         """Requests without an answer become durable; the next request waits for them."""
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
-        self._ends_pass = False
-        """Whether `_end_pass` follows in the next pass of the event loop."""
         self._reading = True
         self._draining = False
         self._left_at: float | None = None
@@ -233,9 +231,13 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._send(connection.answer(taken, buffers))
         if error is not None:
             self._refuse(error)
-        elif throttle_ms:
-            self.mute(throttle_ms / 1000)
-        self._end_pass_later()
+        else:
+            if throttle_ms:
+                self.mute(throttle_ms / 1000)
+            self._go_on(connection)
+        if self._draining:
+            self._close_when_finished(connection)
+        self._owner.resume_waiting()
 
     def mute(self, seconds: float) -> None:
         """Start no further request, and read none, for this time."""
@@ -404,7 +406,7 @@ class ClientSocket(asyncio.BufferedProtocol):
     def _begin(self, connection: ServedConnection, taken: TakenRequest) -> None:
         if taken.opened is None:
             self._send(connection.answer(taken, taken.ready))
-            self._end_pass_later()
+            self._owner.resume_waiting()
             return
         answer = self._owner.serve(self, taken)
         if taken.opened.route.given_up:
@@ -433,32 +435,18 @@ class ClientSocket(asyncio.BufferedProtocol):
         self._go_on(connection)
 
     def _send(self, buffers: list[Buffer]) -> None:
-        """Send at the end of the pass, which the caller requests."""
-        if self._transport is None:
+        """Send in the next pass of the event loop.
+
+        Many requests wait for the same WAL slot: their answers then take one system call.
+        """
+        if self._transport is None or not buffers:
             return
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
         self._outgoing += buffers
         self._outgoing_bytes += sum(map(len, buffers))
         if self._outgoing_bytes >= _GATHERED_BYTES_MAX:
             self._flush()
-
-    def _end_pass_later(self) -> None:
-        """Send answers and start requests in the next pass of the event loop.
-
-        Many requests wait for the same WAL slot: their answers then take one system call.
-        """
-        if not self._ends_pass:
-            self._ends_pass = True
-            self._loop.call_soon(self._end_pass)
-
-    def _end_pass(self) -> None:
-        self._ends_pass = False
-        self._flush()
-        connection = self._connection
-        assert connection is not None
-        self._go_on(connection)
-        if self._draining:
-            self._close_when_finished(connection)
-        self._owner.resume_waiting()
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
