@@ -29,7 +29,8 @@ _GATHERED_BYTES_MAX: Final = 64 * 1024
 LEFT_SECONDS: Final = 5.0
 """How long a client that closed its sending side may still wait for answers."""
 _BEGUN_AT_ONCE_MAX: Final = 16
-"""Cheap requests that start on arrival, if no request of their connection waits."""
+"""Cheap requests that start on arrival, if no request of their connection waits: all of a read, if
+they are of 16 KiB, the usual batch. The rest waits for a turn, and reading pauses."""
 _BEGUN_PER_TURN_MAX: Final = 8
 """Cheap requests that start in a turn; of costly requests it is one."""
 COSTLY_EVERY_SECONDS: Final = 1.0
@@ -471,10 +472,20 @@ class ClientSocket(asyncio.BufferedProtocol):
             return
         self._owner.refused(connection, error)
         connection.lost()
-        self._flush()
-        transport.close()
+        self._close(transport)
 
     def _close_when_finished(self, connection: ServedConnection) -> None:
-        if self._transport is not None and not connection.unfinished:
-            self._flush()
-            self._transport.close()
+        # A second `close` of asyncio's TLS transport would leave it without `abort`.
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and not connection.unfinished:
+            self._close(transport)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        """Close once all answers are sent."""
+        self._flush()
+        if not self._reading:
+            # If the client of asyncio's TLS transport has hung up while reading was paused, `close`
+            # alone does nothing.
+            self._reading = True
+            transport.resume_reading()
+        transport.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -231,6 +233,39 @@ def test_silent_clients_do_not_hold_up_the_end(authority: Authority) -> None:
             assert await silent.closed()
 
     run(story())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_client_that_hangs_up_over_a_request_does_not_hold_up_the_end(
+    authority: Authority, loop: str
+) -> None:
+    async def story() -> None:
+        begun, gate = asyncio.Event(), asyncio.Event()
+
+        async def slow(_b: Broker, _r: object, context: RequestContext) -> Response:
+            begun.set()
+            await gate.wait()
+            return await describe(_b, _r, context)
+
+        handlers = {ApiKey.DESCRIBE_CLUSTER: slow}
+        async with tls_server(authority, handlers, shutdown_timeout_ms=600_000) as broker:
+            client = await connect(broker, authority.client())
+            idle = await connect(broker, authority.client())
+            client.send(DescribeClusterRequest(), 0)
+            await begun.wait()
+            closing = asyncio.create_task(broker.server.close())
+            # The server reads from no connection any more.
+            assert await idle.closed()
+            fd = os.dup(client.writer.get_extra_info("socket").fileno())
+            with socket.socket(fileno=fd) as hanging_up:
+                hanging_up.shutdown(socket.SHUT_WR)
+            # The server has seen that end before a later connection, which it refuses.
+            assert await (await broker.connect()).closed()
+            gate.set()
+            async with asyncio.timeout(60):
+                await closing
+
+    run(story(), loop)
 
 
 def test_changed_certificates_are_taken_and_connections_stay(
