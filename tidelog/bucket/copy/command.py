@@ -16,6 +16,7 @@ from tidelog.entropy import SystemEntropy
 from tidelog.errors import Refused
 from tidelog.storage.object_store import ObjectStore
 from tidelog.storage.stores.location import open_reader, open_store
+from tidelog.storage.stores.s3.s3_address import parse_s3_url
 from tidelog.workers.offload import ThreadOffload
 
 THREADS = 2
@@ -50,8 +51,16 @@ def copy_bucket(
 
 
 def check_apart(source_url: str, target_url: str) -> None:
-    """Raise Refused if both addresses are the same, or one lies within the other."""
+    """Raise Refused if both addresses are the same, or one lies within the other.
+
+    S3 buckets with different endpoints are two, whatever their names. If the endpoints are two
+    names of one service, the copier refuses the target: it is in use.
+    """
     source, target = (f"{url.partition('?')[0].rstrip('/')}/" for url in (source_url, target_url))
+    if source.startswith("s3://") and target.startswith("s3://"):
+        here, there = (parse_s3_url(url).endpoint for url in (source_url, target_url))
+        if here != there:
+            return
     if source == target:
         raise Refused(f"{source} cannot be copied onto itself. Name another bucket or prefix")
     if source.startswith(target) or target.startswith(source):

@@ -22,6 +22,7 @@ from tests.unit.broker.peers.test_moving_transactions import (
 from tests.unit.broker.peers.test_transactions_between_brokers import until_stable
 from tests.unit.broker.sink_world import client_of
 from tests.unit.broker.transactional_client import read
+from tidelog.bucket.copy.command import check_apart
 from tidelog.bucket.copy.copy import BucketCopy, CopyReport
 from tidelog.bucket.copy.record import CopyRecord, decode_copy_record
 from tidelog.bucket.copy.target import CopyTarget
@@ -284,6 +285,36 @@ def test_targets_that_are_no_copy_of_this_bucket_are_refused_and_stay_as_they_ar
         assert await keys_of(foreign) == ["holiday.jpg"]
 
     run(story)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "why"),
+    [
+        ("s3://lake/prod", "s3://lake/prod/", "onto itself"),
+        ("s3://lake/prod", "s3://lake/prod/copy", "lies within"),
+        ("s3://lake", "s3://lake/copy?region=eu-west-1", "lies within"),
+        ("file:///lake", "file:///lake", "onto itself"),
+        ("s3://lake?endpoint=http://a:9000", "s3://lake?endpoint=http://a:9000", "onto itself"),
+    ],
+)
+def test_a_bucket_is_not_copied_into_itself(source: str, target: str, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        check_apart(source, target)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("s3://lake?endpoint=http://a:9000", "s3://lake?endpoint=http://b:9000"),
+        ("s3://lake/prod?endpoint=http://a:9000", "s3://lake/prod"),
+        ("s3://lake/prod", "s3://lake/prod-2"),
+        ("file:///lake", "s3://lake"),
+    ],
+)
+def test_a_bucket_of_the_same_name_in_another_service_is_another_bucket(
+    source: str, target: str
+) -> None:
+    check_apart(source, target)
 
 
 def test_a_dry_run_lists_missing_objects_and_writes_nothing() -> None:
