@@ -220,6 +220,9 @@ class KafkaPythonMember:
             client_id=client_id,
             partition_assignment_strategy=[assignor],
             enable_auto_commit=False,
+            # A leader whose metadata request is under way when it learns of others' topics does not
+            # ask for these before this time.
+            metadata_max_age_ms=5_000,
         )
         self._assigned: list[str] = []
         self._stopped = threading.Event()
