@@ -355,6 +355,19 @@ def test_a_host_may_refuse_by_an_old_state_for_the_time_of_its_lease(
     assert history.may_be_old(host, at, at) is may_be_old
 
 
+@pytest.mark.parametrize(
+    ("at", "may_be_old"), [(99.9, False), (100.0, True), (113.0, True), (113.1, False)]
+)
+def test_a_host_may_answer_from_an_old_state_until_the_lease_that_it_renewed_last_has_ended(
+    at: float, may_be_old: bool
+) -> None:
+    """Another process took it for dead, and fenced it only later."""
+    history = Story().history
+    history.taken_for_dead = {("a", 1): 100.0}
+    history.renewed_at = {("a", 1): 104.0, ("a", 2): 150.0}
+    assert history.may_be_old("a", at, at) is may_be_old
+
+
 def test_a_watermark_asked_for_earlier_may_be_older() -> None:
     story = Story()
     slow = story.history.invoke("slow", "poll")
