@@ -29,7 +29,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     needed = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    # Without Go the fixtures tell what is missing.
+    # If Go is missing, the fixtures say so.
     with suppress(MissingTool):
         if "minio_cache" in needed:
             minio_program(CACHE)

@@ -209,7 +209,6 @@ class _Simulation:
         history.policies = self.settings.policies
         history.now = loop.time
         history.taken_for_dead = self.cluster.taken_for_dead
-        history.renewed_at = self.store.renewed_at
         self.stopping = asyncio.Event()
         self.closing = asyncio.Event()
 

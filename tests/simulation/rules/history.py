@@ -210,22 +210,15 @@ class History:
         """The policies by which topics may lose records. All other topics lose none."""
         self.taken_for_dead: Mapping[tuple[str, int], float] = {}
         """Living processes, by host and number, that another one took for dead, and when."""
-        self.renewed_at: Mapping[tuple[str, int], float] = {}
-        """When each process, by host and number, renewed its lease for the last time."""
         self.now: Callable[[], float] = lambda: 0.0
         self._events = 0
 
     def may_be_old(self, host: str, since: float, until: float) -> bool:
         """Whether a process of this host, which was taken for dead while it lives, may have
-        answered between these times from what it knew before: its lease was fresh (B3).
-
-        It renews the lease until the other one has fenced it, which may take a while.
-        """
+        answered between these times from what it knew before: its lease was fresh (B3)."""
         return any(
-            process[0] == host
-            and at <= until
-            and since - LEASE_SECONDS <= max(at, self.renewed_at.get(process, at))
-            for process, at in self.taken_for_dead.items()
+            taken == host and since - LEASE_SECONDS <= at <= until
+            for (taken, _), at in self.taken_for_dead.items()
         )
 
     def invoke(

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeVar
 from tests.simulation.world.clock import SimulatedClock
 from tests.simulation.world.loop import SimulatedLoop
 from tests.simulation.world.process import SimulatedProcess
-from tidelog.coordinator.cluster.log.prefix import LEASE_PREFIX
 from tidelog.storage.object_store import (
     Buffer,
     ByteRange,
@@ -74,7 +73,6 @@ class _Call:
         "future",
         "key",
         "kind",
-        "sender",
         "sent_at",
     )
 
@@ -86,7 +84,6 @@ class _Call:
         conditional: bool,
         fault: Fault,
         future: asyncio.Future[Any],
-        sender: SimulatedProcess,
         sent_at: float,
     ) -> None:
         self.kind = kind
@@ -95,7 +92,6 @@ class _Call:
         self.conditional = conditional
         self.fault = fault
         self.future = future
-        self.sender = sender
         self.sent_at = sent_at
         self.applied = False
         self.apply_handle: asyncio.TimerHandle | None = None
@@ -135,8 +131,6 @@ class SimulatedStore:
         self._written_at: dict[str, float] = {}
         self.sent_at: dict[str, float] = {}
         """When the request was sent that wrote each object."""
-        self.renewed_at: dict[tuple[str, int], float] = {}
-        """When each process, by host and number, sent the last request that renewed its lease."""
 
     def of(self, process: SimulatedProcess) -> ProcessStore:
         """The store as this process sees it: the ObjectStore that its code takes."""
@@ -214,7 +208,7 @@ class SimulatedStore:
         self.counts[kind] += 1
         writes = kind in ("put", "delete")
         fault = self._fault(process, kind, key, conditional)
-        call = _Call(kind, key, action, conditional, fault, future, process, self.loop.time())
+        call = _Call(kind, key, action, conditional, fault, future, self.loop.time())
         self._under_way[process][call] = None
         future.add_done_callback(
             lambda _: self._under_way[process].pop(call, None), context=self.loop.system_context
@@ -252,8 +246,6 @@ class SimulatedStore:
         if call.kind == "put" and error is None:
             self._written_at[call.key] = self.loop.time()
             self.sent_at[call.key] = call.sent_at
-            if call.key.startswith(LEASE_PREFIX):
-                self.renewed_at[call.sender.host, call.sender.pid] = call.sent_at
         if call.kind == "delete" and error is None:
             self.counts["deleted"] += 1
             self.counts[f"deleted of {call.key.partition('/')[0]}/"] += 1

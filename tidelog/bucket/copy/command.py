@@ -53,8 +53,8 @@ def copy_bucket(
 def check_apart(source_url: str, target_url: str) -> None:
     """Raise Refused if both addresses are the same, or one lies within the other.
 
-    S3 buckets with different endpoints are two, whatever their names. If the endpoints are two
-    names of one service, the copier refuses the target: it is in use.
+    S3 buckets with different endpoints are taken for two, whatever their names. If the endpoints
+    are two names of one service, `CopyTarget` notices it.
     """
     source, target = (f"{url.partition('?')[0].rstrip('/')}/" for url in (source_url, target_url))
     if source.startswith("s3://") and target.startswith("s3://"):

@@ -136,7 +136,8 @@ class BucketCopy:
     async def _begin(self) -> None:
         present = await self._target_record()
         state = self._access.cluster.state
-        await self._target.begin(present, CopyRecord(state.cluster_id, state.stamp))
+        record = CopyRecord(state.cluster_id, state.stamp)
+        await self._target.begin(present, record, self._store)
 
     async def _target_record(self) -> CopyRecord | None:
         """The record of the copy to continue. Raises Refused if it is of another cluster."""

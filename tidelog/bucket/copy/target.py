@@ -6,9 +6,10 @@
 
 The copier updates a complete copy in place, unless a broker has opened it. A put-if-absent of the
 next metadata entry decides that: either a registration has this number, or a registration meets the
-copier's object and fails. Then the copier deletes the snapshot, and steps 2 and 3 follow. It
-deletes the entry last. The copy does not open meanwhile. An operator who always needs a copy that
-opens keeps two.
+copier's object and fails. If the original shows that object too, it is the same bucket by another
+address: the copier deletes the object and ends. Otherwise it deletes the snapshot, and steps 2 and
+3 follow. It deletes the entry last. The copy does not open meanwhile. An operator who always needs
+a copy that opens keeps two.
 
 If the copier dies, the next run continues: each object is put whole, and existing ones stay.
 """
@@ -89,16 +90,18 @@ class CopyTarget:
         """Whether a broker could open the copy."""
         return bool(self._numbers(SNAPSHOT_PREFIX))
 
-    async def begin(self, present: CopyRecord | None, record: CopyRecord) -> None:
+    async def begin(
+        self, present: CopyRecord | None, record: CopyRecord, original: ObjectStore
+    ) -> None:
         """Make the bucket an unfinished copy. `present`: the record that `look` has found.
 
-        Raises Refused if a broker has opened the copy.
+        Raises Refused if a broker has opened the copy, or if the copy is the original itself.
         """
         if present is not None and self.is_complete:
-            await self._unpublish(present.metadata.sequence)
+            await self._unpublish(present.metadata.sequence, original)
         await self._record(record)
 
-    async def _unpublish(self, sequence: int) -> None:
+    async def _unpublish(self, sequence: int, original: ObjectStore) -> None:
         opened = Refused(
             f"a broker has opened the copy in {self._store.url}: it goes its own way since entry"
             f" {sequence + 1} of its metadata log. Nothing there was changed. Name an empty bucket"
@@ -113,11 +116,15 @@ class CopyTarget:
             await self._store.put(following, block, IfAbsent())
         except PreconditionFailed:
             # The entry may be the block of an earlier run that died.
-            try:
-                decode_copy_record(following, (await self._store.get(following)).data)
-            except (CorruptObject, ObjectNotFound):
+            if not await _is_block(self._store, following):
                 raise opened from None
         self._keys.add(following)
+        if await _is_block(original, following):
+            await self.delete(following)
+            raise Refused(
+                f"{self._store.url} is {original.url} by another address, and cannot be copied"
+                " onto itself. Nothing there was changed. Name another bucket or prefix"
+            )
         # A broker may have passed this number since the bucket was listed.
         async for meta in self._store.list(SNAPSHOT_PREFIX):
             if meta.key not in self._keys:
@@ -177,6 +184,15 @@ class CopyTarget:
         """Delete an object."""
         await self._store.delete(key)
         self._keys.discard(key)
+
+
+async def _is_block(store: ObjectStore, key: str) -> bool:
+    """Whether a copier has put its record in the place of an entry of the metadata log."""
+    try:
+        decode_copy_record(key, (await store.get(key)).data)
+    except (CorruptObject, ObjectNotFound):
+        return False
+    return True
 
 
 def _snapshot_key(number: int) -> str:

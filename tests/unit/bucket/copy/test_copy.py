@@ -287,6 +287,26 @@ def test_targets_that_are_no_copy_of_this_bucket_are_refused_and_stay_as_they_ar
     run(story)
 
 
+def test_a_bucket_that_is_its_own_target_by_another_address_is_refused_and_stays_as_it_is() -> None:
+    async def story() -> None:
+        here, store = new_world(), new_store()
+        async with here.broker(1) as first:
+            topics = await shared([first] * 3)
+            await first.produce(batch(b"a"), 0)
+            with pytest.raises(Refused, match="is not empty, and no copy"):
+                await copy(here.store, here.store)
+            await copy(here.store, store)
+            before = await keys_of(store)
+            with pytest.raises(Refused, match="by another address"):
+                await copy(store, store)
+            assert await keys_of(store) == before
+        async with new_world(store).broker(2) as copied:
+            await open_topic(copied, topics[-1][0], PARTITIONS)
+            assert await read(copied, 0) == [b"a"]
+
+    run(story)
+
+
 @pytest.mark.parametrize(
     ("source", "target", "why"),
     [
@@ -485,7 +505,7 @@ def test_the_record_names_all_damaged_objects_that_are_copied_at_a_time() -> Non
     async def story() -> None:
         store = SlowRecords()
         target = CopyTarget(store, SystemClock(), InlineOffload())
-        await target.begin(None, CopyRecord("cluster", MetadataStamp(0, 0)))
+        await target.begin(None, CopyRecord("cluster", MetadataStamp(0, 0)), new_store())
         keys = ["wal/a", "wal/b"]
         await asyncio.gather(*(target.put(key, b"nonsense", is_damaged=True) for key in keys))
         record = decode_copy_record(COPY_KEY, (await store.get(COPY_KEY)).data)
