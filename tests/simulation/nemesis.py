@@ -333,7 +333,7 @@ class Nemesis:
         victim = self._victim()
         if victim is None:
             return
-        self._cluster.taken_for_dead[victim.host, victim.pid] = self._loop.time()
+        self._cluster.taken_for_dead.setdefault((victim.host, victim.pid), self._loop.time())
         self._start_rival(victim)
         await asyncio.sleep(self._random.uniform(3.0, 8.0))
 

@@ -20,6 +20,7 @@ from tests.simulation.cluster import BrokerProgram, ClientProgram, Environment, 
 from tests.simulation.coverage import TableCoverage
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.rules.checker import Report, check
+from tests.simulation.rules.fence_watch import FenceTimes
 from tests.simulation.rules.history import GroupProtocol, History
 from tests.simulation.workloads import (
     WORKLOADS,
@@ -209,6 +210,7 @@ class _Simulation:
         history.policies = self.settings.policies
         history.now = loop.time
         history.taken_for_dead = self.cluster.taken_for_dead
+        history.fenced_at = FenceTimes(self.store).of
         self.stopping = asyncio.Event()
         self.closing = asyncio.Event()
 

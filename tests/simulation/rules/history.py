@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -210,16 +211,24 @@ class History:
         """The policies by which topics may lose records. All other topics lose none."""
         self.taken_for_dead: Mapping[tuple[str, int], float] = {}
         """Living processes, by host and number, that another one took for dead, and when."""
+        self.fenced_at: Mapping[tuple[str, int], float] = {}
+        """When each process, by host and number, was fenced."""
         self.now: Callable[[], float] = lambda: 0.0
         self._events = 0
 
     def may_be_old(self, host: str, since: float, until: float) -> bool:
         """Whether a process of this host, which was taken for dead while it lives, may have
-        answered between these times from what it knew before: its lease was fresh (B3)."""
-        return any(
-            taken == host and since - LEASE_SECONDS <= at <= until
-            for (taken, _), at in self.taken_for_dead.items()
-        )
+        answered between these times from what it knew before: its lease was fresh (B3).
+
+        Nobody serves its partitions before it is fenced, which may take a while. So what it knows
+        is old from then on alone, and for the time of one lease.
+        """
+        fences = [
+            self.fenced_at[process]
+            for process, taken_at in self.taken_for_dead.items()
+            if process[0] == host and taken_at <= self.fenced_at.get(process, -math.inf)
+        ]
+        return any(since - LEASE_SECONDS <= fenced_at <= until for fenced_at in fences)
 
     def invoke(
         self,

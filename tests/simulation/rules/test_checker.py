@@ -337,7 +337,8 @@ def test_a_process_that_was_taken_for_dead_may_show_an_old_watermark_for_the_tim
     host: str, began_at: float, anomalies: set[str]
 ) -> None:
     story = Story()
-    story.history.taken_for_dead = {("a", 1): 100.0}
+    story.history.taken_for_dead = {("a", 1): 99.0}
+    story.history.fenced_at = {("a", 1): 100.0}
     story.history.now = lambda: began_at
     story.send((A, "x", 0))
     story.poll(watermarks={A: 0}).polls[0].host = host
@@ -351,20 +352,30 @@ def test_a_host_may_refuse_by_an_old_state_for_the_time_of_its_lease(
     host: str, at: float, may_be_old: bool
 ) -> None:
     history = Story().history
-    history.taken_for_dead = {("a", 1): 100.0}
+    history.taken_for_dead = {("a", 1): 99.0}
+    history.fenced_at = {("a", 1): 100.0}
     assert history.may_be_old(host, at, at) is may_be_old
 
 
 @pytest.mark.parametrize(
-    ("at", "may_be_old"), [(99.9, False), (100.0, True), (113.0, True), (113.1, False)]
+    ("fenced_at", "at", "may_be_old"),
+    [
+        (104.0, 103.9, False),
+        (104.0, 104.0, True),
+        (104.0, 113.0, True),
+        (104.0, 113.1, False),
+        (99.0, 104.0, False),
+        (None, 104.0, False),
+    ],
 )
-def test_a_host_may_answer_from_an_old_state_until_the_lease_that_it_renewed_last_has_ended(
-    at: float, may_be_old: bool
+def test_what_a_process_knows_is_old_only_when_it_was_fenced(
+    fenced_at: float | None, at: float, may_be_old: bool
 ) -> None:
-    """Another process took it for dead, and fenced it only later."""
+    """Another process took it for dead, and fenced it later, before that for a good reason, or
+    never."""
     history = Story().history
     history.taken_for_dead = {("a", 1): 100.0}
-    history.renewed_at = {("a", 1): 104.0, ("a", 2): 150.0}
+    history.fenced_at = {("a", 2): at} | ({} if fenced_at is None else {("a", 1): fenced_at})
     assert history.may_be_old("a", at, at) is may_be_old
 
 

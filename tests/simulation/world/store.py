@@ -131,6 +131,8 @@ class SimulatedStore:
         self._written_at: dict[str, float] = {}
         self.sent_at: dict[str, float] = {}
         """When the request was sent that wrote each object."""
+        self.on_put: Callable[[str], None] = lambda _key: None
+        """Called with the key of each object that was written, at that moment."""
 
     def of(self, process: SimulatedProcess) -> ProcessStore:
         """The store as this process sees it: the ObjectStore that its code takes."""
@@ -246,6 +248,7 @@ class SimulatedStore:
         if call.kind == "put" and error is None:
             self._written_at[call.key] = self.loop.time()
             self.sent_at[call.key] = call.sent_at
+            self.on_put(call.key)
         if call.kind == "delete" and error is None:
             self.counts["deleted"] += 1
             self.counts[f"deleted of {call.key.partition('/')[0]}/"] += 1
