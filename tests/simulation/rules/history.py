@@ -220,8 +220,8 @@ class History:
         """Whether a process of this host, which was taken for dead while it lives, may have
         answered between these times from what it knew before: its lease was fresh (B3).
 
-        Nobody serves its partitions before it is fenced, which may take a while. So what it knows
-        is old from then on alone, and for the time of one lease.
+        No other process serves its partitions before its fence. So its knowledge is old only from
+        the fence on, and its lease ends at most LEASE_SECONDS later.
         """
         fences = [
             self.fenced_at[process]
