@@ -36,6 +36,8 @@ PACKAGES = (
 )
 REPORT_ROW = re.compile(r"^\| `make ([a-z][^`]*)` \|.*\|$", re.MULTILINE)
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+LOG_OF_CLIENT = re.compile(r"%\d\|")
+"""Begins a line that librdkafka logs."""
 PYTEST_SUMMARY = re.compile(r"\d+ (?:passed|failed|errors?|skipped|deselected)\b.* in [\d.]+s")
 
 
@@ -60,7 +62,11 @@ class Outcome:
 def summary_lines(output: str) -> str:
     """pytest's summaries, without their frames, and the last line if it differs."""
     lines = [ESCAPES.sub("", line).strip() for line in output.splitlines()]
-    said = [line for line in lines if re.search(r"\w", line) and not line.startswith("make:")]
+    said = [
+        line
+        for line in lines
+        if re.search(r"\w", line) and not (line.startswith("make:") or LOG_OF_CLIENT.match(line))
+    ]
     if not said:
         return ""
     summaries = [summary.group() for line in lines if (summary := PYTEST_SUMMARY.search(line))]

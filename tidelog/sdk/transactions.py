@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import confluent_kafka
 
 from tidelog.errors import Refused
-from tidelog.sdk.connecting import repeated, serve_callbacks
+from tidelog.sdk.connecting import CLOCK, repeated, serve_callbacks
 from tidelog.sdk.errors import (
     AbortableError,
     CommitOutcomeUnknown,
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from tidelog.sdk.consumer import Consumer
 
 PAUSE_SECONDS = 0.05
+DELIVERY_SECONDS_MAX = 1.0
+"""The longest that an abort waits for messages on their way.
+
+The coordinator refuses librdkafka's AddPartitionsToTxn while it ends the transaction before, and
+librdkafka repeats it. An abort drops the repetition. Then the coordinator knows nothing of the
+transaction, and refuses to abort it, here as with Kafka. librdkafka takes that as fatal (its issue
+4849). A message that is delivered shows that its partition was added. The limit is for messages
+that cannot be delivered.
+"""
 
 
 class _State(Enum):
@@ -138,6 +147,7 @@ class TransactionEnds:
     def abort(self) -> None:
         """Abort. RetriableError after `max.block.ms`: the next transaction repeats it first."""
         self._state = _State.ABORTING
+        self._wait_for_deliveries()
         self._ask(self._client.abort_transaction, "abort", self._block_ms_max)
         self._state = _State.READY
 
@@ -173,6 +183,11 @@ class TransactionEnds:
             self._death = failure
             self._state = _State.DEAD
         return self._death
+
+    def _wait_for_deliveries(self) -> None:
+        deadline = CLOCK.monotonic() + min(DELIVERY_SECONDS_MAX, self._block_ms_max / 1000)
+        while len(self._client) > 0 and CLOCK.monotonic() < deadline and not self._gives_up:
+            self.serve(PAUSE_SECONDS)
 
     def _ask(self, call: Callable[[float], object], what: str, block_ms_max: int | None) -> None:
         """Repeat a call that is safe to repeat, and serve delivery reports meanwhile."""

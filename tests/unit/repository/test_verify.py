@@ -27,6 +27,12 @@ def test_a_last_line_that_says_more_is_kept() -> None:
     assert summary_lines(output) == "12 passed in 5.67s; TOTAL   100   7   93%"
 
 
+def test_what_a_client_logs_behind_the_summary_is_left_out() -> None:
+    log = "%3|1764.1|FAIL|rdkafka#producer-1| [thrd:127.0.0.1:9092/1]: Connection refused\n"
+    assert summary_lines("=== 6 passed in 5.67s ===\n" + log) == "6 passed in 5.67s"
+    assert summary_lines("200 seeds, 0 violations\n" + log) == "200 seeds, 0 violations"
+
+
 def test_the_summary_of_other_programs_is_their_last_line() -> None:
     assert summary_lines("seed 1\n200 seeds, 0 violations\n\n----\n") == "200 seeds, 0 violations"
     assert summary_lines("") == ""
