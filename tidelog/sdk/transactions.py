@@ -37,8 +37,8 @@ DELIVERY_SECONDS_MAX = 1.0
 
 The coordinator refuses librdkafka's AddPartitionsToTxn while it ends the transaction before, and
 librdkafka repeats it. An abort drops the repetition. Then the coordinator knows nothing of the
-transaction, and refuses to abort it, here as with Kafka. librdkafka takes that as fatal (its issue
-4849). A message that is delivered shows that its partition was added. The limit is for messages
+transaction, and refuses to abort it, here as with Kafka. librdkafka takes that as fatal (its
+#4849). A message that is delivered shows that its partition was added. The limit is for messages
 that cannot be delivered.
 """
 
