@@ -173,7 +173,7 @@ class Producer:
         Raises DeliveryError if a message failed since the last flush; RetriableError after
         `timeout` seconds: some are still on their way.
         """
-        if not await self._poll_until(lambda: len(self._client) == 0, timeout):
+        if not await self._poll_until(lambda: self._sender.is_empty, timeout):
             raise self._sender.not_delivered(timeout or 0)
         self._sender.raise_failures()
 
@@ -225,11 +225,7 @@ class Producer:
         finally:
             # librdkafka's own close aborts first, and would wait for the broker's answer.
             if sender.ends is None or sender.ends.is_settled:
-                # Not beside librdkafka's close, which tells the deliveries itself.
-                if self._next_poll is not None:
-                    self._next_poll.cancel()
-                closing = self._calls.begin(self._client.close)
-                closing.add_done_callback(lambda _: self._go_on())
+                closing = self._calls.begin(sender.end)
                 self._calls.close()
                 await asyncio.shield(closing)
             else:
@@ -253,7 +249,7 @@ class Producer:
 
     async def _delivered(self) -> None:
         """Return when no message is on its way."""
-        await self._poll_until(lambda: len(self._client) == 0, None)
+        await self._poll_until(lambda: self._sender.is_empty, None)
 
     def _transaction_calls(self) -> ThreadedCalls:
         ends = self._sender.transaction_ends()

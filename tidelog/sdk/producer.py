@@ -29,7 +29,7 @@ class Delivery(DeliveryOutcome):
         Raises DeliveryError; RetriableError after `timeout` seconds: the outcome is still open.
         """
         sender = self._sender
-        sender.wait_until(lambda: self.is_done or not len(sender.client), timeout)
+        sender.wait_until(lambda: self.is_done or sender.is_empty, timeout)
         return self._place()
 
 
@@ -50,7 +50,6 @@ class Producer:
     ) -> None:
         """Connects in the background. Raises InvalidConfiguration."""
         self._sender = Sender(bootstrap, key_serializer, value_serializer, settings)
-        self._client = self._sender.client
         self._unpolled = 0
 
     @property
@@ -91,7 +90,7 @@ class Producer:
         Raises DeliveryError if a message failed since the last flush; RetriableError after
         `timeout` seconds: some are still on their way.
         """
-        self._sender.wait_until(lambda: len(self._client) == 0, timeout)
+        self._sender.wait_until(lambda: self._sender.is_empty, timeout)
         self._sender.raise_failures()
 
     def init_transactions(self) -> None:
@@ -138,7 +137,7 @@ class Producer:
         finally:
             # librdkafka's own close aborts first, and would wait for the broker's answer.
             if sender.ends is None or sender.ends.is_settled:
-                self._client.close()
+                sender.end()
 
     def __enter__(self) -> Producer:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import Event
 from typing import Any, Final, TypeAlias
 
 import confluent_kafka
@@ -113,6 +114,8 @@ class Sender:
             else TransactionEnds(self.client, self.transactional_id, self.block_ms_max)
         )
         self.is_closed = self._is_forked = False
+        self._ended: Event | None = None
+        """Set when librdkafka's close has ended; None before it begins."""
         ends_at_fork(self)
         self._failures: list[DeliveryError] = []
         self._failures_left_out = 0
@@ -176,8 +179,25 @@ class Sender:
             raise self._refusal(translated(error, f"message to {arguments[0]}")) from error
         return True
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message is on its way."""
+        # During librdkafka's close its queue says that it is empty, and may not be.
+        return (self._ended is None or self._ended.is_set()) and len(self.client) == 0
+
+    def end(self) -> None:
+        """librdkafka's close. It waits for the messages that are on their way, and tells them."""
+        self._ended = Event()
+        try:
+            self.client.close()
+        finally:
+            self._ended.set()
+
     def serve(self, seconds: float) -> None:
         """Serve delivery reports; wait up to `seconds` for the first."""
+        if self._ended is not None:
+            self._ended.wait(seconds)
+            return
         try:
             if self.ends is not None:
                 self.ends.serve(seconds)
@@ -190,6 +210,10 @@ class Sender:
         except confluent_kafka.KafkaException as error:
             # Fatal: the messages on their way fail, and the next send does.
             logger.warning("producer failed", extra={"reason": str(error)})
+        except RuntimeError:
+            # Another thread's `end` may have begun since: librdkafka's close refuses all calls.
+            if self._ended is None:
+                raise
 
     def wait_until(self, is_so: Callable[[], bool], timeout: float | None) -> None:
         """Serve delivery reports until `is_so()`. RetriableError after `timeout` seconds."""

@@ -136,6 +136,8 @@ def test_tasks_that_wait_hear_of_the_end_of_a_cancelled_close(broker: Broker) ->
         flushing = asyncio.create_task(producer.flush())
         sending = asyncio.create_task(producer.send(topic, "no room"))
         await cancelled_close(producer)
+        with pytest.raises(RetriableError, match="wait longer"):
+            await producer.flush(0)
         _, waiting = await asyncio.wait([flushing, sending], timeout=30)
         assert not waiting, "tasks wait without end"
         with pytest.raises(DeliveryError, match="_MSG_TIMED_OUT"):

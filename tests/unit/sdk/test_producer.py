@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import confluent_kafka
@@ -141,19 +143,60 @@ def test_the_failures_of_an_interrupted_close_are_told_by_the_next_one(
     producer.close()
 
 
-class Interrupted:
-    """A client of librdkafka. Ctrl-C comes as the report of its first message does, and
-    confluent-kafka drops both."""
+class Client:
+    """A client of librdkafka, as a test changes it."""
 
-    def __init__(self, configuration: dict[str, Any]) -> None:
-        self._client: Any = confluent_kafka.Producer(configuration)
-        self._reports = 0
+    def __init__(self, client: confluent_kafka.Producer) -> None:
+        self._client: Any = client
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
     def __len__(self) -> int:
         return len(self._client)
+
+
+class Closing(Client):
+    """Tells when its close begins."""
+
+    def __init__(self, client: confluent_kafka.Producer) -> None:
+        super().__init__(client)
+        self.begun = Event()
+
+    def close(self) -> None:
+        self.begun.set()
+        self._client.close()
+
+
+def test_a_flush_beside_an_interrupted_close_ends_with_the_messages(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    broker.kill()
+    producer = Producer(broker.bootstrap, delivery_timeout_ms=1000, request_timeout_ms=500)
+    producer.send(topic, "late")
+    client, flush = Closing(producer._sender.client), producer.flush
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(producer._sender, "client", client)
+    monkeypatch.setattr(producer, "flush", interrupted)
+    with ThreadPoolExecutor(1) as threads:
+        closing = threads.submit(producer.close)
+        assert client.begun.wait(30)
+        with pytest.raises(DeliveryError, match="_MSG_TIMED_OUT"):
+            flush(30)
+        with pytest.raises(KeyboardInterrupt):
+            closing.result(30)
+
+
+class Interrupted(Client):
+    """Ctrl-C comes as the report of its first message does, and confluent-kafka drops both."""
+
+    def __init__(self, configuration: dict[str, Any]) -> None:
+        super().__init__(confluent_kafka.Producer(configuration))
+        self._reports = 0
 
     def produce(self, *arguments: Any, **options: Any) -> None:
         *message, delivery = arguments
