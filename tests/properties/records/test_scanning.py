@@ -73,6 +73,40 @@ def test_the_quick_scan_takes_no_batch_that_the_thorough_walk_refuses(
     assert found in (None, thorough(body, HEADER, end, count))
 
 
+@st.composite
+def alike(draw: st.DrawFn) -> list[NewRecord]:
+    """Records of equal sizes, as many producers send."""
+    count = draw(st.integers(1, 130))
+    key_bytes = draw(st.none() | st.sampled_from([0, 5, 70]))
+    value_bytes = draw(st.none() | st.sampled_from([0, 7, 63, 64, 130]))
+    steps = st.lists(st.integers(-3, 90), min_size=count, max_size=count)
+    return [
+        NewRecord(
+            None if key_bytes is None else b"k" * key_bytes,
+            None if value_bytes is None else b"v" * value_bytes,
+            (),
+            TIME + step,
+        )
+        for step in draw(steps | st.just([0] * count))
+    ]
+
+
+@given(alike(), st.data())
+def test_records_of_equal_sizes_are_surveyed_together_and_no_less_strictly(
+    records: list[NewRecord], data: st.DataObject
+) -> None:
+    batch = bytearray(encode_batch(records))
+    found = scan(batch, HEADER, len(batch), len(records))
+    assert found == thorough(bytes(batch), HEADER, len(batch), len(records))
+    ends = [each.end for each in read_layouts(batch, HEADER, len(batch), len(records))]
+    for _ in range(data.draw(st.integers(1, 2))):
+        # Near the beginning of a record, and at its end, are lengths and numbers.
+        position = data.draw(st.sampled_from([HEADER, *ends])) + data.draw(st.integers(-1, 9))
+        batch[min(position, len(batch) - 1)] = data.draw(st.integers(0, 255))
+    found = scan(batch, HEADER, len(batch), len(records))
+    assert found in (None, thorough(bytes(batch), HEADER, len(batch), len(records)))
+
+
 @given(st.binary(max_size=80), st.integers(1, 3))
 @example(b"\x80" * 20, 1)
 @example(b"\x00", 1)

@@ -95,9 +95,10 @@ def validate(
     size = records = 0
     for request, rules in zip(requests, each, strict=True):
         batches = _read_batches(request, rules)
-        verdicts.append(batches if isinstance(batches, InvalidBatch) else [])
         if isinstance(batches, InvalidBatch):
+            verdicts.append(batches)
             continue
+        verdicts.append([])
         for position, header in batches:
             section = _open(request, position, header, rules, small_only=small_only)
             if isinstance(section, InvalidBatch):
@@ -178,11 +179,12 @@ def _read_batches(
             if request[position + _MAGIC_POSITION] != MAGIC:
                 return _invalid(str(error))
             return InvalidBatch(BatchErrorCode.CORRUPT_MESSAGE, str(error))
-        following = position + header.size_bytes
+        size_bytes = header.size_bytes
+        following = position + size_bytes
         if following > end:
-            return _invalid(f"a batch of {header.size_bytes} bytes is cut off")
-        if header.size_bytes > limits.batch_bytes_max:
-            return _too_large(header.size_bytes, limits)
+            return _invalid(f"a batch of {size_bytes} bytes is cut off")
+        if size_bytes > limits.batch_bytes_max:
+            return _too_large(size_bytes, limits)
         if checksum(request, position, following) != header.crc:
             message = f"the record batch does not match its checksum {header.crc}"
             return InvalidBatch(BatchErrorCode.CORRUPT_MESSAGE, message)
@@ -288,8 +290,10 @@ def accept_batches(
 def _finish(
     request: Buffer, batches: list[BatchInfo], limits: BatchLimits
 ) -> AcceptedBatches | InvalidBatch:
-    # A list, not a generator: thousands of requests a second have mostly one batch.
-    if not [True for batch in batches if batch.needs_rewrite]:
+    for batch in batches:
+        if batch.needs_rewrite:
+            break
+    else:
         return AcceptedBatches(request, batches)
     joined = bytearray()
     placed: list[BatchInfo] = []
