@@ -249,24 +249,28 @@ class PartitionLog:
             raise AppendRefused(INVALID_RECORD, "a producer sent a control batch; not appended")
         producer_id = batch.producer_id
         last_sequence = _last_sequence(batch)
+        is_transactional = bool(batch.attributes & TRANSACTIONAL_FLAG)
         if producer_id != NO_PRODUCER_ID:
             state = self._producers.get(producer_id) or ProducerState.unknown(producer_id)
-            first = batch.base_sequence
-            duplicate = state.find_duplicate(batch.producer_epoch, first, last_sequence)
-            if duplicate is not None:
-                _, _, base_offset, last_offset, max_timestamp = duplicate
-                return AppendedBatch(base_offset, last_offset, True, state.ordinal, max_timestamp)
-            refuse_if_invalid(
-                Attempt(
-                    state,
-                    batch.producer_epoch,
-                    first,
-                    bool(batch.attributes & TRANSACTIONAL_FLAG),
-                    ordinal,
-                    transaction_version,
-                    self._forgotten,
+            epoch, first = batch.producer_epoch, batch.base_sequence
+            if not state.is_continued_by(epoch, first, is_transactional, ordinal):
+                duplicate = state.find_duplicate(epoch, first, last_sequence)
+                if duplicate is not None:
+                    _, _, base_offset, last_offset, max_timestamp = duplicate
+                    return AppendedBatch(
+                        base_offset, last_offset, True, state.ordinal, max_timestamp
+                    )
+                refuse_if_invalid(
+                    Attempt(
+                        state,
+                        epoch,
+                        first,
+                        is_transactional,
+                        ordinal,
+                        transaction_version,
+                        self._forgotten,
+                    )
                 )
-            )
             if state.has_open_transaction:
                 ordinal = state.ordinal
         base_offset = self._next_offset
@@ -281,7 +285,7 @@ class PartitionLog:
                 last_offset,
                 batch.max_timestamp,
             ),
-            bool(batch.attributes & TRANSACTIONAL_FLAG),
+            is_transactional,
             ordinal,
             now_ms,
         )

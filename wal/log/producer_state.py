@@ -75,6 +75,22 @@ class ProducerState(NamedTuple):
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
+    def is_continued_by(
+        self, epoch: int, first_sequence: int, is_transactional: bool, ordinal: int
+    ) -> bool:
+        """Whether a batch simply follows the last one: it is no duplicate, and breaks no rule of
+        REFUSALS.
+
+        So it is with nearly every batch. The arguments are those of Attempt.
+        """
+        last = self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+        return (
+            epoch == self.epoch != NO_PRODUCER_EPOCH
+            and first_sequence == (0 if last == SEQUENCE_MAX else last + 1)
+            and is_transactional == (self.transaction_first_offset != NO_OFFSET)
+            and ordinal == NO_ORDINAL
+        )
+
     def find_duplicate(self, epoch: int, first: int, last: int) -> RememberedBatch | None:
         """The newest remembered batch with exactly these sequences."""
         if epoch != self.epoch:
