@@ -183,18 +183,18 @@ class WalTier:
             if data is None:
                 found.missing = self._piece(log, extent)
                 break
-            room = bytes_max - found.size_bytes
-            start = self._start(data, extent, offset)
-            if extent.last_offset < upper and len(data) - start <= room:
-                end, following = len(data), extent.last_offset + 1
+            room, size = bytes_max - found.size_bytes, len(data)
+            start = self._start(data, extent, offset) if offset > extent.base_offset else 0
+            if extent.last_offset < upper and size - start <= room:
+                end, following = size, extent.last_offset + 1
             else:
                 is_first = at_least_one and not found.buffers
                 end, following = _end(data, start, upper, room, is_first)
             if end > start:
                 found.buffers.append(data[start:end])
                 found.size_bytes += end - start
-                found.next_offset = following if end < len(data) else extent.last_offset + 1
-            if end < len(data):
+                found.next_offset = following if end < size else extent.last_offset + 1
+            if end < size:
                 self._remember(extent, following, end)
                 found.is_cut = following < upper
                 break
@@ -241,9 +241,8 @@ class WalTier:
         return LogPiece(self, log, extent.key, extent.length, extent)
 
     def _start(self, data: memoryview, extent: Extent, offset: int) -> int:
-        """The position of the batch with `offset`; batches within an extent have no gaps."""
-        if offset <= extent.base_offset:
-            return 0
+        """The position of the batch with `offset`, which is not the first one; batches within an
+        extent have no gaps."""
         known = self._cursors.get((extent.key, extent.position, offset))
         if known is not None:
             return known
