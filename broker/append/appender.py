@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from tidelog.broker.append.large_batches import LargeBatches
@@ -97,6 +97,7 @@ class Submission:
         "_settled",
         "connection",
         "is_abandoned",
+        "is_large",
         "is_taken",
         "items",
         "prepared",
@@ -113,6 +114,8 @@ class Submission:
         """Whether the appender has taken it: nothing can withdraw it any more."""
         self.is_abandoned = False
         """Whether its connection is gone."""
+        self.is_large = False
+        """Whether the check has found a large batch, which the other lane must check."""
         self._settled: Told | None = settled
 
     def withdraw(self) -> bool:
@@ -132,11 +135,6 @@ class Submission:
         settled, self._settled = self._settled, None
         if settled is not None:
             settled(lost)
-
-    @property
-    def is_large(self) -> bool:
-        """Whether the check has found a large batch, which the other lane must check."""
-        return bool([True for each in self.prepared if isinstance(each, LargeBatch)])
 
     def drop(self) -> None:
         """Report that the connection is gone and nothing was appended."""
@@ -270,15 +268,18 @@ class Appender:
         items = [item for submission in unchecked for item in submission.items]
         requests = [item.records for item in items]
         limits = [item.limits for item in items]
-        size_bytes = sum(submission.size_bytes for submission in unchecked)
-        if size_bytes <= INLINE_BYTES_MAX and not any(map(_has_codec, items)):
+        size_bytes = sum([submission.size_bytes for submission in unchecked])
+        is_inline = size_bytes <= INLINE_BYTES_MAX and not any(map(_has_codec, items))
+        if is_inline:
             prepared = iter(prepare(requests, limits, now_ms))
         else:
             prepared = iter(
                 await self._offload.run(prepare, requests, limits, now_ms, small_only=True)
             )
         for submission in unchecked:
-            submission.prepared = [next(prepared) for _ in submission.items]
+            submission.prepared = each = list(islice(prepared, len(submission.items)))
+            if not is_inline:
+                submission.is_large = any(isinstance(batch, LargeBatch) for batch in each)
         settled = []
         for submission in group:
             if submission.connection in self._large.connections or submission.is_large:

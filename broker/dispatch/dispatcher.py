@@ -242,10 +242,8 @@ class Dispatcher:
             return OpenedRequest(route, None, context, steps, size=len(frame))
         except MalformedMessage as error:
             raise CloseConnection("malformed", str(error)) from error
-        division = route.division
-        if division is not None and is_long(division, message):
-            return OpenedRequest(route, message, context, None, True, len(frame))
-        return OpenedRequest(route, message, context, None, False, len(frame))
+        is_cut = route.division is not None and is_long(route.division, message)
+        return _new_tuple(OpenedRequest, (route, message, context, None, is_cut, len(frame)))
 
     def begin(
         self, services: Services, opened: OpenedRequest
@@ -268,7 +266,9 @@ class Dispatcher:
             else:
                 answer = route.handler(services, message, context)
                 if route.api_key == ApiKey.PRODUCE:
-                    # The answer of an uncut request is short.
+                    # The answer of an uncut request is short. Most are futures already.
+                    if isinstance(answer, asyncio.Future):
+                        return answer
                     return asyncio.ensure_future(answer)
         except Exception as error:  # noqa: BLE001 - `conclude` handles it like any later one
             failed: asyncio.Future[Response | ReadyAnswer | None] = (

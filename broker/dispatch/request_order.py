@@ -63,16 +63,18 @@ class RequestOrder:
 
     def may_begin(self, api_key: int) -> bool:
         """Whether a request may begin now."""
-        if not self._in_service and not self._is_unsettled:
-            return True
-        return self._joins(api_key) and not (self._is_unsettled and self.must_settle(api_key))
+        beside = SIDE_BY_SIDE.get(api_key, _NOTHING)
+        return self._in_service.keys() <= beside and (
+            not self._is_unsettled or ApiKey.PRODUCE in beside
+        )
 
     def must_settle(self, api_key: int) -> bool:
         """Whether a request may begin once all requests without an answer are durable."""
+        beside = SIDE_BY_SIDE.get(api_key, _NOTHING)
         return (
             self._is_unsettled
-            and ApiKey.PRODUCE not in SIDE_BY_SIDE.get(api_key, _NOTHING)
-            and self._joins(api_key)
+            and ApiKey.PRODUCE not in beside
+            and self._in_service.keys() <= beside
         )
 
     def begin(self, api_key: int) -> None:
@@ -92,6 +94,3 @@ class RequestOrder:
     def settle(self) -> None:
         """The effects of requests without an answer are durable."""
         self._is_unsettled = False
-
-    def _joins(self, api_key: int) -> bool:
-        return self._in_service.keys() <= SIDE_BY_SIDE.get(api_key, _NOTHING)

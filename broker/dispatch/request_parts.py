@@ -70,16 +70,13 @@ DIVISIONS: Final[Mapping[int, Division]] = MappingProxyType(
 
 def is_long(division: Division, request: Request[Response]) -> bool:
     """Whether the request has to be cut."""
-    return _count(request, division.entries) > division.part_entries
-
-
-def _count(node: Any, path: Path) -> int:
-    entries: Sequence[Any] = getattr(node, path[0]) or ()
-    if len(path) == 1:
-        return len(entries)
-    if len(entries) == 1:
-        return _count(entries[0], path[1:])
-    return sum([_count(each, path[1:]) for each in entries])
+    nodes: Sequence[Any] = (request,)
+    for name in division.entries:
+        if len(nodes) == 1:
+            nodes = getattr(nodes[0], name) or ()
+        else:
+            nodes = [entry for node in nodes for entry in getattr(node, name) or ()]
+    return len(nodes) > division.part_entries
 
 
 class Part(NamedTuple):

@@ -161,9 +161,10 @@ class RequestMemory(Generic[C]):
 
     def _give_back(self, size: int) -> None:
         for each in self._classes:
-            if size > each.above or not each.above:
-                each.bytes_held -= size
-                assert each.bytes_held >= 0
+            if each.above and size <= each.above:
+                break
+            each.bytes_held -= size
+            assert each.bytes_held >= 0
 
 
 class _Class:

@@ -419,7 +419,8 @@ class ClientSocket(asyncio.BufferedProtocol):
         if connection.has_request:
             self._settle(connection)
             self._owner.turns.join(self)
-        self.update_reading()
+        if not self._reading:
+            self.update_reading()
 
     def _settle(self, connection: ServedConnection) -> None:
         if self._settling is None and connection.must_settle():

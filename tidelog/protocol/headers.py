@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator
+from functools import cache
+from math import inf
 from typing import Final, NamedTuple
 
 from tidelog.protocol.api import ApiKey, request_type
@@ -63,7 +65,7 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
             client_id = str(frame[_REQUEST.size : position], "utf-8")
         elif length != -1:
             raise ValueError(f"client id of {length} bytes")
-        if _is_flexible(request_type(api_key), api_version):
+        if api_version >= _flexible_from(api_key):
             position, _ = skip_tags(frame, position, len(frame))
     except (ValueError, IndexError, struct.error) as error:
         raise MalformedMessage(f"request header: {error}") from error
@@ -150,8 +152,11 @@ def response_body_position(frame: memoryview, message: type[Response], version: 
     return position
 
 
-def _is_flexible(message: type[Message], version: int) -> bool:
-    return len(message.FLEXIBLE) > 0 and version >= message.FLEXIBLE.start
+@cache
+def _flexible_from(api_key: int) -> float:
+    """The first version with tagged fields. Raises UnknownApi."""
+    versions = request_type(api_key).FLEXIBLE
+    return versions.start if len(versions) > 0 else inf
 
 
 def _framed(message: Message, buffers: list[Buffer], begun: bytearray) -> list[Buffer]:

@@ -93,6 +93,8 @@ def skip_tags(
 
     Each field counts as one element. The fields are dropped, so that they cost no memory.
     """
+    if not view[position]:
+        return position + 1, left
     count, position = read_uvarint(view, position)
     left -= count
     if count > UNKNOWN_TAGS_MAX:

@@ -140,12 +140,13 @@ class SlotBuffer:
         columns = _IndexColumns._make(
             map(list, zip(*INDEX_ROW.iter_unpack(self._rows), strict=True))
         )
-        own, bodies = self._place(columns, header.size_bytes)
+        header_bytes = header.size_bytes
+        own, bodies = self._place(columns, header_bytes)
         tenures = list(self._partitions if previous_slots is None else previous_slots)
         previous = None if previous_slots is None else list(previous_slots.values())
         index = encode_index(tenures, columns, list(self._objects), previous)
         images = encode_images(self._images) if self._images else b""
-        head, foot = bytes(header.size_bytes), bytes(header.footer_bytes)
+        head, foot = bytes(header_bytes), bytes(header.footer_bytes)
         index_position = len(head) + sum(map(len, bodies))
         images_position = index_position + len(index)
         layout = Layout(index_position, images_position, images_position + len(images) + len(foot))

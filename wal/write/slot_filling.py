@@ -167,7 +167,7 @@ class SlotFilling:
         self._wake()
 
     def _end_delay(self) -> None:
-        self._delay.end()
         if self._delay_end is not None:
+            self._delay.end()
             self._delay_end.cancel()
             self._delay_end = None

@@ -22,7 +22,6 @@ from tidelog.broker.fairness.deadlines import Deadline
 from tidelog.broker.handlers.request_context import CloseConnection, RequestContext
 from tidelog.broker.handlers.services import DataServices
 from tidelog.broker.partitions.partitions import Partition, PartitionError
-from tidelog.broker.telemetry.metrics import BrokerMetrics, Count
 from tidelog.broker.telemetry.zones import Crossing, crossing
 from tidelog.broker.topics.topic_creation import INTERNAL_TOPICS
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
@@ -341,18 +340,34 @@ def _response(
     `listener`: the client's, by which it is told the addresses of leaders. `zone`: the client's.
     """
     responses = []
-    of_zone = broker.metrics.produced_zone_bytes.of(zone)
+    metrics = broker.metrics
+    of_zone = metrics.produced_zone_bytes.of(zone)
     leaders: dict[int, BrokerInfo] = {}
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         answered = []
         for data, outcome in zip(topic.partition_data, of_topic, strict=True):
             result = _result(broker, outcome, failure)
-            _count(broker.metrics, of_zone, data, result)
-            if request.acks == 0:
-                _close_on_failure(result)
+            if isinstance(result, ProducedBatch):
+                size_bytes = len(data.records or b"")
+                metrics.produced_records += result.records
+                metrics.produced_bytes += size_bytes
+                of_zone.value += size_bytes
+                answered.append(
+                    PartitionProduceResponse(
+                        index=data.index,
+                        error_code=ErrorCode.NONE,
+                        base_offset=result.base_offset,
+                        log_append_time_ms=result.log_append_time_ms,
+                        log_start_offset=result.log_start,
+                    )
+                )
                 continue
-            answer = _partition_response(data.index, result)
-            if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            metrics.api(API_NAME).errors.of(result.code.name).value += 1
+            if request.acks == 0:
+                # A closed connection is the only way to report a refusal.
+                raise CloseConnection("acks_0_failed", f"{result.code.name}: {result.message}")
+            answer = _refused(data.index, result)
+            if result.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 found = broker.partitions.leader_elsewhere(topic.name or topic.topic_id, data.index)
                 if found is not None:
                     leader, epoch = found
@@ -380,12 +395,6 @@ def _response(
     )
 
 
-def _close_on_failure(result: ProducedBatch | AppendFailed) -> None:
-    """With acks 0, a closed connection is the only way to report a refusal."""
-    if isinstance(result, AppendFailed):
-        raise CloseConnection("acks_0_failed", f"{result.code.name}: {result.message}")
-
-
 def _result(
     broker: DataServices, outcome: AppendItem | AppendFailed, failure: AppendFailed | None
 ) -> ProducedBatch | AppendFailed:
@@ -403,39 +412,14 @@ def _result(
     return outcome.result
 
 
-def _count(
-    metrics: BrokerMetrics,
-    of_zone: Count,
-    data: PartitionProduceData,
-    result: ProducedBatch | AppendFailed,
-) -> None:
-    if isinstance(result, ProducedBatch):
-        size_bytes = len(data.records or b"")
-        metrics.produced_records += result.records
-        metrics.produced_bytes += size_bytes
-        of_zone.value += size_bytes
-    else:
-        metrics.api(API_NAME).errors.of(result.code.name).value += 1
-
-
-def _partition_response(
-    index: int, result: ProducedBatch | AppendFailed
-) -> PartitionProduceResponse:
-    if isinstance(result, ProducedBatch):
-        return PartitionProduceResponse(
-            index=index,
-            error_code=ErrorCode.NONE,
-            base_offset=result.base_offset,
-            log_append_time_ms=result.log_append_time_ms,
-            log_start_offset=result.log_start,
-        )
+def _refused(index: int, failure: AppendFailed) -> PartitionProduceResponse:
     return PartitionProduceResponse(
         index=index,
-        error_code=result.code,
+        error_code=failure.code,
         base_offset=-1,
         record_errors=[
             BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=message)
-            for number, message in result.record_errors
+            for number, message in failure.record_errors
         ],
-        error_message=result.message,
+        error_message=failure.message,
     )
