@@ -3,6 +3,7 @@ an accepted batch."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -52,7 +53,7 @@ def ordinary(records: list[NewRecord]) -> bool:
 @given(records)
 def test_ordinary_batches_are_surveyed(records: list[NewRecord]) -> None:
     batch = bytes(encode_batch(records))
-    found = scan(batch, HEADER, len(batch), len(records))
+    found = scan(batch, HEADER, len(batch), len(records), 512)
     assert found in (None, thorough(batch, HEADER, len(batch), len(records)))
     assert found is not None or not ordinary(records)
 
@@ -69,7 +70,7 @@ def test_the_quick_scan_takes_no_batch_that_the_thorough_walk_refuses(
     end = len(batch) - data.draw(st.integers(0, 3))
     body = bytes(batch) + data.draw(st.binary(max_size=20))
     count = max(1, len(records) + data.draw(st.integers(-1, 1)))
-    found = scan(body, HEADER, end, count)
+    found = scan(body, HEADER, end, count, 512)
     assert found in (None, thorough(body, HEADER, end, count))
 
 
@@ -96,15 +97,30 @@ def test_records_of_equal_sizes_are_surveyed_together_and_no_less_strictly(
     records: list[NewRecord], data: st.DataObject
 ) -> None:
     batch = bytearray(encode_batch(records))
-    found = scan(batch, HEADER, len(batch), len(records))
+    found = scan(batch, HEADER, len(batch), len(records), 512)
     assert found == thorough(bytes(batch), HEADER, len(batch), len(records))
     ends = [each.end for each in read_layouts(batch, HEADER, len(batch), len(records))]
     for _ in range(data.draw(st.integers(1, 2))):
         # Near the beginning of a record, and at its end, are lengths and numbers.
         position = data.draw(st.sampled_from([HEADER, *ends])) + data.draw(st.integers(-1, 9))
         batch[min(position, len(batch) - 1)] = data.draw(st.integers(0, 255))
-    found = scan(batch, HEADER, len(batch), len(records))
+    found = scan(batch, HEADER, len(batch), len(records), 512)
     assert found in (None, thorough(bytes(batch), HEADER, len(batch), len(records)))
+
+
+@pytest.mark.parametrize("count", [64, 65, 300, 8192, 8193, 8400])
+def test_many_records_of_equal_sizes_are_surveyed_without_a_loop_over_them(count: int) -> None:
+    records = [NewRecord(None, b"v" * 20, (), TIME + index * 60 // count) for index in range(count)]
+    batch = bytearray(encode_batch(records))
+    found = scan(batch, HEADER, len(batch), count, 16)
+    assert found == thorough(bytes(batch), HEADER, len(batch), count) is not None
+    ends = [HEADER, *(each.end for each in read_layouts(batch, HEADER, len(batch), count))]
+    for index in {1, count // 2, count - 1}:
+        for position in (*range(ends[index], ends[index] + 9), ends[index + 1] - 1):
+            wrong = batch.copy()
+            wrong[position] ^= 2
+            found = scan(wrong, HEADER, len(wrong), count, 16)
+            assert found in (None, thorough(bytes(wrong), HEADER, len(wrong), count))
 
 
 @given(st.binary(max_size=80), st.integers(1, 3))
@@ -112,5 +128,5 @@ def test_records_of_equal_sizes_are_surveyed_together_and_no_less_strictly(
 @example(b"\x00", 1)
 @example(b"", 1)
 def test_any_bytes_are_refused_or_right(body: bytes, count: int) -> None:
-    found = scan(body, 0, len(body), count)
+    found = scan(body, 0, len(body), count, 512)
     assert found in (None, thorough(body, 0, len(body), count))

@@ -1,4 +1,4 @@
-"""Surveys the records of small, ordinary batches in one plain loop.
+"""Surveys the records of ordinary batches in one plain loop.
 
 Ordinary batches are what most producers send: no headers, small numbers. `sequential` and `parsing`
 check every batch that this loop does not accept. So it needs neither messages nor exact limits; it
@@ -6,25 +6,34 @@ must only accept no batch that they would refuse.
 
 Many producers send records of equal sizes. All bytes of such records that the loop reads are equal,
 but for two: the offset delta, which is known, and the timestamp delta. Columns of bytes, a few for
-all records, show that (`_alike`).
+all records, show that (`_deltas`).
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from tidelog.records.buffers import Buffer
 
 _ALIKE_MIN: Final = 4
 """For fewer records the loop is faster."""
-_ONE_BYTE_OFFSETS: Final = 64
-_OFFSETS_MAX: Final = 512
-_FIRST_BYTES: Final = bytes(
-    index * 2 if index < _ONE_BYTE_OFFSETS else index * 2 & 127 | 128
-    for index in range(_OFFSETS_MAX)
+_ALIKE_FROM: Final = {0: 64, 64: 8192, 8192: 1 << 16}
+"""From the first index of each size of offset deltas up to the last one, exclusive."""
+_OFFSETS: Final = np.arange(0, 2 << 16, 2)
+_OFFSET_BYTES: Final = tuple(
+    column.astype(np.uint8).tobytes()
+    for column in (
+        _OFFSETS & 127 | (_OFFSETS > 127) << 7,
+        _OFFSETS >> 7 & 127 | (_OFFSETS > 0x3FFF) << 7,
+        _OFFSETS >> 14,
+    )
 )
-"""By index: the first byte of a record's offset delta, and the second if there is one."""
-_SECOND_BYTES: Final = bytes(index * 2 >> 7 for index in range(_OFFSETS_MAX))
+"""The first byte of the offset delta of each index, then the others of those that have them."""
+_MANY: Final = 256
+"""From here on numpy is faster than Python's memoryview."""
+_BYTES: Final = range(128)
 
 
 class ScannedRecords(NamedTuple):
@@ -39,17 +48,23 @@ class ScannedRecords(NamedTuple):
     has_null_key: bool
 
 
-def scan(buffer: Buffer, begin: int, end: int, count: int) -> ScannedRecords | None:
-    """A survey of the records that fill [begin, end) exactly; None if they are not ordinary.
+def scan(
+    buffer: Buffer, begin: int, end: int, count: int, looped_max: int
+) -> ScannedRecords | None:
+    """A survey of the records that fill [begin, end) exactly; None if they are not ordinary, or if
+    the loop would have to read more than `looped_max`.
 
     One loop does it all: a call per field would double its time. Each record must end where its
     length says. Positions only grow, so no other check is needed.
     """
     position = begin
-    index = first = least = greatest = at_greatest = 0
+    index = first = least = greatest = at_greatest = looped = 0
     has_null_key = False
     try:
         while index < count:
+            if looped == looped_max:
+                return None
+            looped += 1
             start = position
             length = buffer[position]
             position += 1
@@ -85,9 +100,13 @@ def scan(buffer: Buffer, begin: int, end: int, count: int) -> ScannedRecords | N
             if offset > 127:
                 byte = buffer[position]
                 position += 1
-                if byte > 127:
-                    return None
                 offset = offset & 127 | byte << 7
+                if byte > 127:
+                    byte = buffer[position]
+                    position += 1
+                    if byte > 127:
+                        return None
+                    offset = offset & 0x3FFF | byte << 14
             if offset != index << 1:
                 return None
             key_at = position
@@ -131,18 +150,18 @@ def scan(buffer: Buffer, begin: int, end: int, count: int) -> ScannedRecords | N
                 greatest, at_greatest = delta, index
             elif delta < least:
                 least = delta
-            if index == 0 or index == _ONE_BYTE_OFFSETS:
+            if index in _ALIKE_FROM:
                 size = record_end - start
-                last = _ONE_BYTE_OFFSETS if index == 0 else _OFFSETS_MAX
-                rows = min(count, last, index + (end - start) // size) - index
-                if rows >= _ALIKE_MIN and _are_alike(
-                    buffer, start, size, rows, index, delta_at, key_at, value_at
-                ):
-                    column = bytes(buffer[delta_at : start + rows * size : size])
-                    deltas = [(byte >> 1) ^ -(byte & 1) for byte in column]
+                rows = min(count, _ALIKE_FROM[index], index + (end - start) // size) - index
+                column = b""
+                if rows >= _ALIKE_MIN:
+                    column = _deltas(buffer, start, size, rows, index, delta_at, key_at, value_at)
+                if column:
+                    found = set(column if rows < _MANY else filter(column.__contains__, _BYTES))
+                    deltas = {(byte >> 1) ^ -(byte & 1): byte for byte in found}
                     least, most = min(least, *deltas), max(deltas)
                     if most > greatest:
-                        greatest, at_greatest = most, index + deltas.index(most)
+                        greatest, at_greatest = most, index + column.index(deltas[most])
                     position = start + rows * size
                     index += rows - 1
             index += 1
@@ -153,7 +172,7 @@ def scan(buffer: Buffer, begin: int, end: int, count: int) -> ScannedRecords | N
     return ScannedRecords(first, least, greatest, at_greatest, has_null_key)
 
 
-def _are_alike(
+def _deltas(
     buffer: Buffer,
     start: int,
     size: int,
@@ -162,28 +181,28 @@ def _are_alike(
     delta_at: int,
     key_at: int,
     value_at: int,
-) -> bool:
-    """Whether `rows` records of `size` bytes each begin at `start` and have the form of the first.
+) -> bytes:
+    """The timestamp deltas of `rows` records of `size` bytes each from `start`, one byte each.
 
-    The first one has the offset delta `index`, and is ordinary. The others differ from it in the
-    offset delta, and in a timestamp delta of one byte. Keys, values and headers are no form.
+    Empty if they do not all have the form of the first one. That is ordinary, and has the offset
+    delta `index`. Keys and values are no form.
     """
-    offset_at = delta_at + 1
+    view = memoryview(buffer) if rows < _MANY else np.frombuffer(buffer, np.uint8)
+    end = start + rows * size
+    deltas = view[delta_at:end:size].tobytes()
+    if not deltas.isascii():
+        return b""
     form = [*range(start, delta_at), start + size - 1]
     for begun in (key_at, value_at):
         form.append(begun)
         while buffer[begun] > 127:
             begun += 1
             form.append(begun)
-    end = start + rows * size
-    if max(bytes(buffer[delta_at:end:size])) > 127:
-        return False
     for at in form:
-        column = bytes(buffer[at:end:size])
+        column = view[at:end:size].tobytes()
         if column.count(column[0]) != rows:
-            return False
-    if bytes(buffer[offset_at:end:size]) != _FIRST_BYTES[index : index + rows]:
-        return False
-    return index < _ONE_BYTE_OFFSETS or (
-        bytes(buffer[offset_at + 1 : end : size]) == _SECOND_BYTES[index : index + rows]
-    )
+            return b""
+    for at, known in zip(range(delta_at + 1, key_at), _OFFSET_BYTES, strict=False):
+        if view[at:end:size].tobytes() != known[index : index + rows]:
+            return b""
+    return deltas
