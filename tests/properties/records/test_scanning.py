@@ -3,6 +3,8 @@ an accepted batch."""
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -108,9 +110,17 @@ def test_records_of_equal_sizes_are_surveyed_together_and_no_less_strictly(
     assert found in (None, thorough(bytes(batch), HEADER, len(batch), len(records)))
 
 
-@pytest.mark.parametrize("count", [64, 65, 300, 8192, 8193, 8400])
-def test_many_records_of_equal_sizes_are_surveyed_without_a_loop_over_them(count: int) -> None:
-    records = [NewRecord(None, b"v" * 20, (), TIME + index * 60 // count) for index in range(count)]
+@pytest.mark.parametrize(
+    ("count", "milliseconds"),
+    [*product([64, 65, 300, 8400], [1, 60, 200]), (8400, 9000)],
+)
+def test_many_records_of_equal_sizes_are_surveyed_without_a_loop_over_them(
+    count: int, milliseconds: int
+) -> None:
+    records = [
+        NewRecord(None, b"v" * 20, (), TIME + index * milliseconds // count)
+        for index in range(count)
+    ]
     batch = bytearray(encode_batch(records))
     found = scan(batch, HEADER, len(batch), count, 16)
     assert found == thorough(bytes(batch), HEADER, len(batch), count) is not None

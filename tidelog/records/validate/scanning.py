@@ -6,7 +6,7 @@ must only accept no batch that they would refuse.
 
 Many producers send records of equal sizes. All bytes of such records that the loop reads are equal,
 but for two: the offset delta, which is known, and the timestamp delta. Columns of bytes, a few for
-all records, show that (`_deltas`).
+all records, show that (`_alike`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from tidelog.records.buffers import Buffer
 
 _ALIKE_MIN: Final = 4
 """For fewer records the loop is faster."""
-_ALIKE_FROM: Final = {0: 64, 64: 8192, 8192: 1 << 16}
-"""From the first index of each size of offset deltas up to the last one, exclusive."""
-_OFFSETS: Final = np.arange(0, 2 << 16, 2)
+_ONE_BYTE: Final = 64
+_TWO_BYTES: Final = 8192
+_KNOWN: Final = 1 << 16
+"""Offset deltas below these take one byte, two bytes, three bytes that `_OFFSET_BYTES` has."""
+_OFFSETS: Final = np.arange(_KNOWN) * 2
 _OFFSET_BYTES: Final = tuple(
     column.astype(np.uint8).tobytes()
     for column in (
@@ -33,7 +35,6 @@ _OFFSET_BYTES: Final = tuple(
 """The first byte of the offset delta of each index, then the others of those that have them."""
 _MANY: Final = 256
 """From here on numpy is faster than Python's memoryview."""
-_BYTES: Final = range(128)
 
 
 class ScannedRecords(NamedTuple):
@@ -58,7 +59,7 @@ def scan(
     length says. Positions only grow, so no other check is needed.
     """
     position = begin
-    index = first = least = greatest = at_greatest = looped = 0
+    index = first = least = greatest = at_greatest = looped = next_run = 0
     has_null_key = False
     try:
         while index < count:
@@ -95,6 +96,7 @@ def scan(
                         return None
                     delta = delta & 0x3FFF | byte << 14
             delta = (delta >> 1) ^ -(delta & 1)
+            offset_at = position
             offset = buffer[position]
             position += 1
             if offset > 127:
@@ -150,20 +152,25 @@ def scan(
                 greatest, at_greatest = delta, index
             elif delta < least:
                 least = delta
-            if index in _ALIKE_FROM:
+            if index in (next_run, _ONE_BYTE, _TWO_BYTES):
                 size = record_end - start
-                rows = min(count, _ALIKE_FROM[index], index + (end - start) // size) - index
-                column = b""
+                following = (
+                    _ONE_BYTE if index < _ONE_BYTE else _TWO_BYTES if index < _TWO_BYTES else _KNOWN
+                )
+                rows = min(count, following, index + (end - start) // size) - index
+                run = None
                 if rows >= _ALIKE_MIN:
-                    column = _deltas(buffer, start, size, rows, index, delta_at, key_at, value_at)
-                if column:
-                    found = set(column if rows < _MANY else filter(column.__contains__, _BYTES))
-                    deltas = {(byte >> 1) ^ -(byte & 1): byte for byte in found}
-                    least, most = min(least, *deltas), max(deltas)
-                    if most > greatest:
-                        greatest, at_greatest = most, index + column.index(deltas[most])
+                    run = _alike(
+                        buffer, start, size, rows, index, delta_at, offset_at, key_at, value_at
+                    )
+                if run is not None:
+                    rows, low, high, at_high = run
+                    least = min(least, low)
+                    if high > greatest:
+                        greatest, at_greatest = high, index + at_high
                     position = start + rows * size
                     index += rows - 1
+                    next_run = index + 1
             index += 1
     except IndexError:
         return None
@@ -172,26 +179,33 @@ def scan(
     return ScannedRecords(first, least, greatest, at_greatest, has_null_key)
 
 
-def _deltas(
+class _Run(NamedTuple):
+    """Records of the same form, and their timestamp deltas."""
+
+    rows: int
+    least: int
+    greatest: int
+    at_greatest: int
+    """The first row with the greatest delta."""
+
+
+def _alike(
     buffer: Buffer,
     start: int,
     size: int,
     rows: int,
     index: int,
     delta_at: int,
+    offset_at: int,
     key_at: int,
     value_at: int,
-) -> bytes:
-    """The timestamp deltas of `rows` records of `size` bytes each from `start`, one byte each.
+) -> _Run | None:
+    """The records of `size` bytes each, at most `rows` from `start`, with the form of the first.
 
-    Empty if they do not all have the form of the first one. That is ordinary, and has the offset
-    delta `index`. Keys and values are no form.
+    That one is ordinary, and has the offset delta `index`. Keys and values are no form. None if
+    there are few such records, or their offset deltas are wrong.
     """
     view = memoryview(buffer) if rows < _MANY else np.frombuffer(buffer, np.uint8)
-    end = start + rows * size
-    deltas = view[delta_at:end:size].tobytes()
-    if not deltas.isascii():
-        return b""
     form = [*range(start, delta_at), start + size - 1]
     for begun in (key_at, value_at):
         form.append(begun)
@@ -199,10 +213,24 @@ def _deltas(
             begun += 1
             form.append(begun)
     for at in form:
-        column = view[at:end:size].tobytes()
-        if column.count(column[0]) != rows:
-            return b""
-    for at, known in zip(range(delta_at + 1, key_at), _OFFSET_BYTES, strict=False):
+        column = view[at : start + rows * size : size].tobytes()
+        rows -= len(column.lstrip(column[:1]))
+    if rows < _ALIKE_MIN:
+        return None
+    end = start + rows * size
+    for at, known in zip(range(offset_at, key_at), _OFFSET_BYTES, strict=False):
         if view[at:end:size].tobytes() != known[index : index + rows]:
-            return b""
-    return deltas
+            return None
+    columns = [view[at:end:size].tobytes() for at in range(delta_at, offset_at)]
+    if not columns[-1].isascii() or any(min(column) <= 127 for column in columns[:-1]):
+        return None
+    if len(columns) == 1 and rows < _MANY:
+        deltas = [(byte >> 1) ^ -(byte & 1) for byte in columns[0]]
+        greatest = max(deltas)
+        return _Run(rows, min(deltas), greatest, deltas.index(greatest))
+    numbers = np.zeros(rows, np.int64)
+    for place, column in enumerate(columns):
+        numbers |= (np.frombuffer(column, np.uint8).astype(np.int64) & 127) << 7 * place
+    numbers = (numbers >> 1) ^ -(numbers & 1)
+    at_greatest = int(numbers.argmax())
+    return _Run(rows, int(numbers.min()), int(numbers[at_greatest]), at_greatest)
