@@ -235,9 +235,10 @@ class Sender:
 
     def not_delivered(self, timeout: float) -> RetriableError:
         """The error of a call that waited for deliveries in vain."""
+        # During librdkafka's close their number is unknown.
         return RetriableError(
-            f"{len(self.client)} messages are not delivered after {timeout} s; wait longer: they"
-            " are on their way until delivery.timeout.ms"
+            f"{len(self.client) or 'some'} messages are not delivered after {timeout} s; wait"
+            " longer: they are on their way until delivery.timeout.ms"
         )
 
     def failed(self, failure: DeliveryError) -> None:
