@@ -277,9 +277,10 @@ class Appender:
                 await self._offload.run(prepare, requests, limits, now_ms, small_only=True)
             )
         for submission in unchecked:
-            submission.prepared = each = list(islice(prepared, len(submission.items)))
+            checked = list(islice(prepared, len(submission.items)))
+            submission.prepared = checked
             if not is_inline:
-                submission.is_large = any(isinstance(batch, LargeBatch) for batch in each)
+                submission.is_large = any(isinstance(each, LargeBatch) for each in checked)
         settled = []
         for submission in group:
             if submission.connection in self._large.connections or submission.is_large:

@@ -419,6 +419,7 @@ class ClientSocket(asyncio.BufferedProtocol):
         if connection.has_request:
             self._settle(connection)
             self._owner.turns.join(self)
+        # What ends here gives room, which a socket that is read from has.
         if not self._reading:
             self.update_reading()
 

@@ -225,7 +225,7 @@ class Producer:
         finally:
             # librdkafka's own close aborts first, and would wait for the broker's answer.
             if sender.ends is None or sender.ends.is_settled:
-                closing = self._calls.begin(sender.end)
+                closing = self._calls.begin(sender.close_client)
                 self._calls.close()
                 await asyncio.shield(closing)
             else:

@@ -137,7 +137,7 @@ class Producer:
         finally:
             # librdkafka's own close aborts first, and would wait for the broker's answer.
             if sender.ends is None or sender.ends.is_settled:
-                sender.end()
+                sender.close_client()
 
     def __enter__(self) -> Producer:
         return self

@@ -114,8 +114,9 @@ class Sender:
             else TransactionEnds(self.client, self.transactional_id, self.block_ms_max)
         )
         self.is_closed = self._is_forked = False
-        self._ended: Event | None = None
-        """Set when librdkafka's close has ended; None before it begins."""
+        self._no_close_runs = Event()
+        """Cleared while librdkafka closes."""
+        self._no_close_runs.set()
         ends_at_fork(self)
         self._failures: list[DeliveryError] = []
         self._failures_left_out = 0
@@ -183,20 +184,23 @@ class Sender:
     def is_empty(self) -> bool:
         """Whether no message is on its way."""
         # During librdkafka's close its queue says that it is empty, and may not be.
-        return (self._ended is None or self._ended.is_set()) and len(self.client) == 0
+        return self._no_close_runs.is_set() and len(self.client) == 0
 
-    def end(self) -> None:
-        """librdkafka's close. It waits for the messages that are on their way, and tells them."""
-        self._ended = Event()
+    def close_client(self) -> None:
+        """librdkafka's close. It waits for the messages that are on their way, and tells them.
+
+        Ctrl-C may end it before its work: then the client is still open.
+        """
+        self._no_close_runs.clear()
         try:
             self.client.close()
         finally:
-            self._ended.set()
+            self._no_close_runs.set()
 
     def serve(self, seconds: float) -> None:
         """Serve delivery reports; wait up to `seconds` for the first."""
-        if self._ended is not None:
-            self._ended.wait(seconds)
+        if not self._no_close_runs.is_set():
+            self._no_close_runs.wait(seconds)
             return
         try:
             if self.ends is not None:
@@ -211,8 +215,8 @@ class Sender:
             # Fatal: the messages on their way fail, and the next send does.
             logger.warning("producer failed", extra={"reason": str(error)})
         except RuntimeError:
-            # Another thread's `end` may have begun since: librdkafka's close refuses all calls.
-            if self._ended is None:
+            # Another thread may have begun to close since: librdkafka then refuses all calls.
+            if not self.is_closed:
                 raise
 
     def wait_until(self, is_so: Callable[[], bool], timeout: float | None) -> None:

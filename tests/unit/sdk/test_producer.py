@@ -191,6 +191,28 @@ def test_a_flush_beside_an_interrupted_close_ends_with_the_messages(
             closing.result(30)
 
 
+def test_a_flush_goes_on_if_ctrl_c_keeps_librdkafka_open(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    broker.kill()
+    producer = Producer(broker.bootstrap, delivery_timeout_ms=1000, request_timeout_ms=500)
+    producer.send(topic, "late")
+    client, flush = producer._sender.client, producer.flush
+
+    class Open(Client):
+        def close(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(producer._sender, "client", Open(client))
+    monkeypatch.setattr(producer, "flush", lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
+    with pytest.raises(DeliveryError, match="_MSG_TIMED_OUT"):
+        flush(10)
+    client.close()
+
+
 class Interrupted(Client):
     """Ctrl-C comes as the report of its first message does, and confluent-kafka drops both."""
 

@@ -153,22 +153,14 @@ def scan(
             elif delta < least:
                 least = delta
             if index in (next_run, _ONE_BYTE, _TWO_BYTES):
-                size = record_end - start
-                following = (
-                    _ONE_BYTE if index < _ONE_BYTE else _TWO_BYTES if index < _TWO_BYTES else _KNOWN
-                )
-                rows = min(count, following, index + (end - start) // size) - index
-                run = None
-                if rows >= _ALIKE_MIN:
-                    run = _alike(
-                        buffer, start, size, rows, index, delta_at, offset_at, key_at, value_at
-                    )
+                form = _Form(start, delta_at, offset_at, key_at, value_at, record_end)
+                run = _alike(buffer, end, index, count, form)
                 if run is not None:
                     rows, low, high, at_high = run
                     least = min(least, low)
                     if high > greatest:
                         greatest, at_greatest = high, index + at_high
-                    position = start + rows * size
+                    position = start + rows * (record_end - start)
                     index += rows - 1
                     next_run = index + 1
             index += 1
@@ -177,6 +169,17 @@ def scan(
     if position != end:
         return None
     return ScannedRecords(first, least, greatest, at_greatest, has_null_key)
+
+
+class _Form(NamedTuple):
+    """The positions of one record's parts."""
+
+    start: int
+    delta_at: int
+    offset_at: int
+    key_at: int
+    value_at: int
+    end: int
 
 
 class _Run(NamedTuple):
@@ -189,22 +192,18 @@ class _Run(NamedTuple):
     """The first row with the greatest delta."""
 
 
-def _alike(
-    buffer: Buffer,
-    start: int,
-    size: int,
-    rows: int,
-    index: int,
-    delta_at: int,
-    offset_at: int,
-    key_at: int,
-    value_at: int,
-) -> _Run | None:
-    """The records of `size` bytes each, at most `rows` from `start`, with the form of the first.
+def _alike(buffer: Buffer, end: int, index: int, count: int, record: _Form) -> _Run | None:
+    """The records from `index` on that have the form of the first of them, which is `record`.
 
-    That one is ordinary, and has the offset delta `index`. Keys and values are no form. None if
-    there are few such records, or their offset deltas are wrong.
+    That one is ordinary. The batch has `count` records and ends at `end`. Keys and values are no
+    form. None if there are few such records, or their offset deltas are wrong.
     """
+    start, delta_at, offset_at, key_at, value_at, following = record
+    size = following - start
+    longer = _ONE_BYTE if index < _ONE_BYTE else _TWO_BYTES if index < _TWO_BYTES else _KNOWN
+    rows = min(count, longer, index + (end - start) // size) - index
+    if rows < _ALIKE_MIN:
+        return None
     view = memoryview(buffer) if rows < _MANY else np.frombuffer(buffer, np.uint8)
     form = [*range(start, delta_at), start + size - 1]
     for begun in (key_at, value_at):
