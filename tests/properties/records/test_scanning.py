@@ -126,9 +126,10 @@ def test_many_records_of_equal_sizes_are_surveyed_without_a_loop_over_them(
     assert found == thorough(bytes(batch), HEADER, len(batch), count) is not None
     ends = [HEADER, *(each.end for each in read_layouts(batch, HEADER, len(batch), count))]
     for index in {1, count // 2, count - 1}:
-        for position in (*range(ends[index], ends[index] + 9), ends[index + 1] - 1):
+        positions = (*range(ends[index], ends[index] + 9), ends[index + 1] - 1)
+        for position, bit in product(positions, [2, 128]):
             wrong = batch.copy()
-            wrong[position] ^= 2
+            wrong[position] ^= bit
             found = scan(wrong, HEADER, len(wrong), count, 16)
             assert found in (None, thorough(bytes(wrong), HEADER, len(wrong), count))
 
