@@ -113,10 +113,16 @@ async def fence_self(
     incarnation: Incarnation,
     durable_end: Slot,
 ) -> None:
-    """Fence the own incarnation. Without that, a successor waits for the lease to expire."""
+    """Fence the own incarnation. Without that, a successor waits for the lease to expire.
+
+    A failed report does not prevent it: the successor only keeps more of the old WALs.
+    """
     epoch = incarnation.epoch
     try:
         await tenure_reports.flush()
+    except (Refused, StoreError) as error:
+        logger.warning("opened partitions could not be reported", extra={"why": str(error)})
+    try:
         await metadata.append(epoch, lambda _: (BrokerFenced(epoch, durable_end),))
     except (Refused, StoreError) as error:
         logger.warning("the broker could not fence itself", extra={"why": str(error)})

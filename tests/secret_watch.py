@@ -11,6 +11,7 @@ import os
 import subprocess
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final
@@ -151,14 +152,16 @@ class _Pipe:
 
 
 def _arguments_below(pid: int) -> Iterator[bytes]:
-    """The arguments of all descendants of a process, if the system shows them."""
-    try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            for child in (thread / "children").read_text().split():
-                yield Path(f"/proc/{child}/cmdline").read_bytes()
+    """The arguments of all descendants of a process, if the system shows them.
+
+    One that ends meanwhile does not hide the others.
+    """
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in children.read_text().split():
+                with suppress(OSError):
+                    yield Path(f"/proc/{child}/cmdline").read_bytes()
                 yield from _arguments_below(int(child))
-    except OSError:
-        return
 
 
 def _watch_processes(patch: pytest.MonkeyPatch) -> None:

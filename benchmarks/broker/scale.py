@@ -11,6 +11,8 @@ from benchmarks.harness.targets import tidelog
 
 TOPICS = 10
 PARTITIONS = 100
+SETTLING_SECONDS = 20.0
+"""A broker that has started merges what its predecessor left in the WAL, for about ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ def measure_scale(folder: Path, idle_seconds: float = 10.0) -> Scale:
     with tidelog("scale", store, folder) as target:
         start = time.perf_counter() - started
         memory = target.resident_memory_mb()
+        time.sleep(SETTLING_SECONDS)
         before = target.usage().cpu_seconds
         time.sleep(idle_seconds)
         idle_cpu_share = (target.usage().cpu_seconds - before) / idle_seconds

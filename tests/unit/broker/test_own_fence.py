@@ -14,13 +14,14 @@ from tidelog.broker.partitions.partitions import Partition
 from tidelog.broker.roll.recovered import RecoveredPartitions
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
+from tidelog.coordinator.cluster.membership.tenure_reports import TenureReports
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
     IncarnationRetired,
     Succession,
 )
 from tidelog.entropy import SeededEntropy
-from tidelog.errors import CorruptObject, Fenced
+from tidelog.errors import CorruptObject, Fenced, Refused
 from tidelog.identifiers import Epoch, Slot, TopicId
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.storage.object_store import ObjectStore
@@ -82,6 +83,25 @@ def test_a_broker_finds_its_fence_without_a_request() -> None:
             await fence(here.store, one)
             with pytest.raises(Fenced):
                 await one.run
+
+    run(story)
+
+
+def test_a_broker_that_stops_fences_itself_though_its_last_report_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = World(MemoryStore(SystemClock()))
+
+    async def refuse(_: TenureReports) -> None:
+        raise Refused("the report is refused")
+
+    async def story() -> None:
+        async with here.broker() as one:
+            monkeypatch.setattr(TenureReports, "flush", refuse)
+            epoch = one.broker.membership.incarnation.epoch
+        log = await MetadataLog.open(here.store, SystemClock(), SeededEntropy(77))
+        assert epoch not in log.state.live_epochs.values()
+        await log.close()
 
     run(story)
 
