@@ -140,7 +140,7 @@ class Balancer:
             self._me.epoch,
             tolerance_percent,
             MOVES_AT_ONCE_MAX,
-            self._giving.damaged,
+            self._giving.unmovable,
             self._wanted_zones(),
         )
         return len(await self._giving.give(moves)) if moves else 0
@@ -153,7 +153,7 @@ class Balancer:
             wanted,
             tolerance_percent,
             ZONE_MOVES_AT_ONCE_MAX,
-            self._giving.damaged,
+            self._giving.unmovable,
         )
         if not moves:
             return 0

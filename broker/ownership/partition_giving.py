@@ -87,9 +87,12 @@ class PartitionGiving:
         return self._under_way
 
     @property
-    def damaged(self) -> frozenset[TopicPartition]:
-        """The damaged partitions, which cannot be given."""
-        return frozenset(each.log.partition for each in self._writes.partitions.faulty)
+    def unmovable(self) -> frozenset[TopicPartition]:
+        """The partitions that cannot be given: damaged ones, and those that are being opened."""
+        registry = self._writes.partitions
+        unopened = self._metadata.state.unopened(self._epoch)
+        opening = (place for place, _ in unopened if registry.get(place) is None)
+        return frozenset([*opening, *(each.log.partition for each in registry.faulty)])
 
     async def close(self) -> None:
         """Stop. The outcome of gifts that have begun stays unknown."""

@@ -144,6 +144,10 @@ class RetryingStore:
             # asyncio.timeout raises TimeoutError from this exception.
             cancelled.__cause__ = cancelled.__cause__ or last
             raise
+        finally:
+            # The error's traceback names this frame: together they would stay, with the data of a
+            # put, until a collection.
+            last = None
 
     def _raise_final(
         self, error: StoreError, operation: str, repeatable: tuple[type[StoreError], ...]

@@ -49,7 +49,7 @@ class Cluster:
 class RefusedGiving:
     """No partition can be given. An entry of the metadata log comes during the first attempt."""
 
-    damaged: frozenset[TopicPartition] = frozenset()
+    unmovable: frozenset[TopicPartition] = frozenset()
 
     def __init__(self, clock: SimulatedClock, cluster: Cluster, record: Record | None) -> None:
         self._clock = clock

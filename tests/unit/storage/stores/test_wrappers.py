@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import pairwise
 
@@ -105,6 +107,26 @@ def test_a_conditional_put_that_was_not_applied_is_repeated() -> None:
         assert world.metered.statistics.put.outcomes == {"not_applied": 2, "ok": 1}
         with pytest.raises(PreconditionFailed):
             await world.store.put("a", b"y", IfAbsent())
+
+    tell(story)
+
+
+def test_a_repeated_put_lets_its_data_go_without_a_garbage_collection() -> None:
+    class Data(bytearray):
+        """Bytes that a weak reference can follow."""
+
+    async def story(world: World) -> None:
+        world.faulty.plan("put", StoreFault.REFUSED)
+        data = Data(b"x")
+        followed = weakref.ref(data)
+        gc.disable()
+        try:
+            await world.store.put("a", data)
+            del data
+            assert followed() is None
+        finally:
+            gc.enable()
+        assert await world.holds("a") == b"x"
 
     tell(story)
 
