@@ -101,7 +101,7 @@ class Admissions:
         self,
         coordinators: Coordinators,
         peers: Peers,
-        renewed: Callable[[], Awaitable[None]],
+        renewed: Callable[[], Awaitable[bool]],
         clock: Clock,
     ) -> None:
         """`renewed` waits until the view of the metadata log has been renewed."""

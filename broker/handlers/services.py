@@ -161,6 +161,16 @@ class DataServices(LiveServices):
     rack: str | None
     """The broker's zone."""
 
+    async def may_refuse_by_state(self) -> bool:
+        """Whether the broker may tell refusals that reveal a partition's state, such as a sequence
+        out of order.
+
+        They are reads (B3): a superseded broker may not know its successor's batches, and a
+        producer takes these errors as final. A fresh lease is not enough: a broker that others
+        wrongly took for dead has one. So the broker reads the metadata log first.
+        """
+        return await self.renewal.renewed(even_if_alone=True) and self.may_serve_reads()
+
 
 @dataclass(frozen=True, slots=True)
 class Services:

@@ -116,6 +116,28 @@ def test_a_superseded_broker_answers_nothing_from_its_memory(seed: int) -> None:
     tell(story, seed)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_living_broker_that_was_taken_for_dead_calls_no_batch_out_of_order(seed: int) -> None:
+    """Its lease is fresh, but its successor's batches are unknown to it."""
+
+    async def story(world: World, environment: Environment) -> None:
+        old, new = (world.client(environment, host) for host in (HERE, THERE))
+        await persist(lambda: old.create_topic(KEY.topic, 1, {}))
+        identity = await old.init_producer_id()
+        await old.produce(batch(identity, 0))
+        (living,) = world.cluster.brokers(0)
+        world.cluster.taken_for_dead[living.host, living.pid] = world.loop.time()
+        world.cluster.start_broker(0, THERE)
+        await persist(lambda: new.produce(batch(identity, 1)))
+        with pytest.raises((NoAnswer, RequestRefused)) as answer:
+            await old.produce(batch(identity, 2))
+        if isinstance(answer.value, RequestRefused):
+            assert answer.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await new.produce(batch(identity, 2)) == 2
+
+    tell(story, seed)
+
+
 async def at_rest(world: World, environment: Environment) -> tuple[KafkaLogClient, tuple[int, int]]:
     """A client of three brokers, and its producer, whose first record has been durable for long."""
     client = world.client(environment, *map(broker_host, range(3)))

@@ -24,7 +24,7 @@ from tidelog.protocol.schemas.own.adopt import (
 from tidelog.security.acl_codes import AclOperation, ResourceType
 
 _REFUSALS_BY_STATE = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE})
-"""Refusals that reveal the partition's state: reads in the sense of B3, as in Produce."""
+"""Refusals that reveal the partition's state (`may_refuse_by_state`)."""
 
 
 async def adopt(
@@ -71,9 +71,9 @@ async def _adopted(
         return result
     if isinstance(found, AdoptFailed):
         result.error_code, result.error_message = found
-        if found.code in _REFUSALS_BY_STATE and not broker.may_serve_reads():
+        if found.code in _REFUSALS_BY_STATE and not await broker.may_refuse_by_state():
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            result.error_message = "the lease is not fresh; nothing was adopted"
+            result.error_message = "another broker may lead the partition; nothing was adopted"
         return result
     result.base_offset, result.record_count = found
     return result

@@ -9,7 +9,7 @@ batches are then out of sequence, and the producer sends them again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 
 from tidelog.broker.append.appender import AppendFailed, AppendItem, ProducedBatch, Submission
@@ -29,6 +29,7 @@ from tidelog.coordinator.transaction.commands import Identity
 from tidelog.coordinator.transaction.transaction import OWN_EPOCHS_FROM
 from tidelog.coordinator.transaction.wire_errors import error_for
 from tidelog.errors import TidelogError
+from tidelog.identifiers import Slot
 from tidelog.protocol.api import ApiKey
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.protocol.schemas.produce import (
@@ -57,11 +58,11 @@ _REFUSALS_BY_STATE = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""Refusals that reveal the partition's state.
-
-They are reads (B3): a superseded broker may not know its successor's batches, and a producer takes
-these errors as final.
-"""
+"""Refusals that reveal the partition's state (`may_refuse_by_state`)."""
+_POSSIBLY_SUPERSEDED = AppendFailed(
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    "another broker may lead the partition now; nothing was appended",
+)
 
 
 def produce(
@@ -193,13 +194,13 @@ class _Answering:
     """
 
     __slots__ = (
-        "_admitting",
         "_broker",
         "_connection",
         "_deadline",
         "_listener",
         "_outcomes",
         "_request",
+        "_step",
         "_submission",
         "_zone",
         "answer",
@@ -218,7 +219,7 @@ class _Answering:
         self._listener = context.listener
         self._request = request
         self._outcomes = outcomes
-        self._admitting: asyncio.Future[None] | None = None
+        self._step: asyncio.Future[None] | None = None
         self._submission: Submission | None = None
         self._deadline: Deadline | None = None
         self.answer: asyncio.Future[ProduceResponse | None] = (
@@ -228,10 +229,13 @@ class _Answering:
     def admit(self, admission: Coroutine[None, None, None]) -> None:
         """Wait for the admission, which submits the batches."""
         self._begin_deadline()
-        self._admitting = asyncio.ensure_future(admission)
-        self._admitting.add_done_callback(self._admitted)
-        # A cancelled answer cancels the admission.
-        self.answer.add_done_callback(lambda _: self._end_admission())
+        self._wait_for(admission)
+
+    def _wait_for(self, step: Coroutine[None, None, None]) -> None:
+        self._step = asyncio.ensure_future(step)
+        self._step.add_done_callback(self._step_ended)
+        # A cancelled answer cancels the step.
+        self.answer.add_done_callback(lambda _: self._end_step())
 
     def submit(self, items: list[AppendItem]) -> None:
         """Append the batches that were not refused yet.
@@ -251,8 +255,8 @@ class _Answering:
             seconds = max(self._request.timeout_ms, 1) / 1000
             self._deadline = self._broker.appender.deadlines.add(seconds, self._time_out)
 
-    def _admitted(self, admitting: asyncio.Future[None]) -> None:
-        error = None if admitting.cancelled() else admitting.exception()
+    def _step_ended(self, step: asyncio.Future[None]) -> None:
+        error = None if step.cancelled() else step.exception()
         if isinstance(error, TidelogError):
             self._fail(error)
         elif error is not None and not self.answer.done():
@@ -265,14 +269,23 @@ class _Answering:
         if self.answer.done():
             return
         assert self._submission is not None
-        slot = max(
-            [
-                item.result.slot
-                for item in self._submission.items
-                if isinstance(item.result, ProducedBatch)
-            ],
-            default=None,
-        )
+        items = self._submission.items
+        slots = [item.result.slot for item in items if isinstance(item.result, ProducedBatch)]
+        slot = max(slots, default=None)
+        if len(slots) < len(items) and any(map(_is_refused_by_state, items)):
+            self._wait_for(self._refuse_by_state(items, slot))
+        else:
+            self._answer_behind(slot)
+
+    async def _refuse_by_state(self, items: Sequence[AppendItem], slot: Slot | None) -> None:
+        """Answer behind a slot. If another broker may lead, the refusals let the client retry."""
+        if not await self._broker.may_refuse_by_state():
+            for item in filter(_is_refused_by_state, items):
+                item.result = _POSSIBLY_SUPERSEDED
+        self._answer_behind(slot)
+
+    def _answer_behind(self, slot: Slot | None) -> None:
+        """Answer as soon as a slot is durable. None: now."""
         if slot is None or self._request.acks == 0:
             self._finish(None)
         else:
@@ -293,15 +306,15 @@ class _Answering:
 
         Without it, a stalled store would let retries of the same batches fill the memory.
         """
-        self._end_admission()
+        self._end_step()
         is_nothing = self._submission is None or self._submission.withdraw()
         known = "nothing was appended" if is_nothing else "the append may still succeed"
         why = f"not durable within {self._request.timeout_ms} ms; {known}"
         self._finish(AppendFailed(ErrorCode.REQUEST_TIMED_OUT, why))
 
-    def _end_admission(self) -> None:
-        if self._admitting is not None:
-            self._admitting.cancel()
+    def _end_step(self) -> None:
+        if self._step is not None:
+            self._step.cancel()
 
     def _finish(self, failure: AppendFailed | None) -> None:
         if self.answer.done():
@@ -346,7 +359,7 @@ def _response(
     for topic, of_topic in zip(request.topic_data, outcomes, strict=True):
         answered = []
         for data, outcome in zip(topic.partition_data, of_topic, strict=True):
-            result = _result(broker, outcome, failure)
+            result = _result(outcome, failure)
             if isinstance(result, ProducedBatch):
                 size_bytes = len(data.records or b"")
                 metrics.produced_records += result.records
@@ -396,20 +409,19 @@ def _response(
 
 
 def _result(
-    broker: DataServices, outcome: AppendItem | AppendFailed, failure: AppendFailed | None
+    outcome: AppendItem | AppendFailed, failure: AppendFailed | None
 ) -> ProducedBatch | AppendFailed:
     if isinstance(outcome, AppendFailed):
         return outcome
     if isinstance(outcome.result, AppendFailed):
-        if outcome.result.code in _REFUSALS_BY_STATE and not broker.may_serve_reads():
-            return AppendFailed(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                "the lease is not fresh: another broker may lead now; nothing was appended",
-            )
         return outcome.result
     if failure is not None or outcome.result is None:
         return failure or AppendFailed(ErrorCode.UNKNOWN_SERVER_ERROR, "the append has no result")
     return outcome.result
+
+
+def _is_refused_by_state(item: AppendItem) -> bool:
+    return isinstance(item.result, AppendFailed) and item.result.code in _REFUSALS_BY_STATE
 
 
 def _refused(index: int, failure: AppendFailed) -> PartitionProduceResponse:

@@ -32,25 +32,26 @@ class ViewRenewal:
         self._log = log
         self._clock = clock
         self._requested = asyncio.Event()
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[asyncio.Future[bool]] = []
 
     def request(self) -> None:
         """Renew the view soon."""
         if self._is_needed:
             self._requested.set()
 
-    async def renewed(self, *, even_if_alone: bool = False) -> None:
+    async def renewed(self, *, even_if_alone: bool = False) -> bool:
         """Wait until the view has all entries that were there at the call.
 
-        After an error of the store the view is as it was, and the log says so. `even_if_alone`:
-        also if this broker knows no other one. So it must be when another broker asks, or an
-        operator asks about others: one that has just registered is not in the view yet.
+        False after an error of the store: the view is as it was, and the log says so.
+        `even_if_alone`: also if this broker knows no other one. So it must be when another broker
+        asks, or an answer depends on others: one that has just registered is not in the view yet.
         """
-        if even_if_alone or self._is_needed:
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(done)
-            self._requested.set()
-            await done
+        if not (even_if_alone or self._is_needed):
+            return True
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(done)
+        self._requested.set()
+        return await done
 
     async def run(self) -> NoReturn:
         """Serve requests until cancelled. Raises the errors of a damaged log."""
@@ -59,17 +60,19 @@ class ViewRenewal:
                 await self._requested.wait()
                 self._requested.clear()
                 waiting, self._waiting = self._waiting, []
+                is_renewed = False
                 try:
                     await self._log.refresh()
+                    is_renewed = True
                 except StoreError as error:
                     logger.warning(
                         "the view of the metadata log was not renewed", extra={"why": str(error)}
                     )
                 finally:
-                    _settle(waiting)
+                    _settle(waiting, is_renewed)
                 await self._clock.sleep(DISTANCE_SECONDS)
         finally:
-            _settle(self._waiting)
+            _settle(self._waiting, is_renewed=False)
 
     @property
     def _is_needed(self) -> bool:
@@ -77,7 +80,7 @@ class ViewRenewal:
         return len(self._log.state.live_epochs) > 1
 
 
-def _settle(waiting: list[asyncio.Future[None]]) -> None:
+def _settle(waiting: list[asyncio.Future[bool]], is_renewed: bool) -> None:
     for each in waiting:
         if not each.done():
-            each.set_result(None)
+            each.set_result(is_renewed)

@@ -125,7 +125,7 @@ class KafkaLogClient:
         leader = await self._leader(batch.key)
         request = self._produce_request(batch, acks)
         answer = await self._ask(leader, "produce", request, self._random.choice(_PRODUCE_VERSIONS))
-        return self._base_offset(batch.key, leader, answer)
+        return self._base_offset(batch.key, answer)
 
     async def produce_and_end(self, batch: OutgoingBatch) -> tuple[int, int | None]:
         key, version = batch.key, self._random.choice(_PRODUCE_VERSIONS)
@@ -143,7 +143,7 @@ class KafkaLogClient:
             end = partition.offset if partition.error_code == ErrorCode.NONE else None
         except NoAnswer:
             pass
-        return self._base_offset(key, leader, await producing), end
+        return self._base_offset(key, await producing), end
 
     def _produce_request(self, batch: OutgoingBatch, acks: int) -> ProduceRequest:
         key = batch.key
@@ -153,13 +153,9 @@ class KafkaLogClient:
         )
         return ProduceRequest(acks=acks, timeout_ms=_REQUEST_TIMEOUT_MS, topic_data=[topic])
 
-    def _base_offset(self, key: Key, leader: Address, answer: ProduceResponse) -> int:
+    def _base_offset(self, key: Key, answer: ProduceResponse) -> int:
         partition = answer.responses[0].partition_responses[0]
-        try:
-            self._refuse(key, partition.error_code)
-        except RequestRefused as refusal:
-            refusal.host = leader[0]
-            raise
+        self._refuse(key, partition.error_code)
         return partition.base_offset
 
     async def fetch(

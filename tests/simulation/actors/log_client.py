@@ -16,8 +16,6 @@ class RequestRefused(Exception):
         super().__init__(f"{name} ({code})")
         self.code = code
         self.name = name
-        self.host = ""
-        """The host that answered, where the client tells it."""
 
 
 class NoAnswer(Exception):

@@ -131,7 +131,7 @@ class IdempotentProducer:
             try:
                 base_offset = await actor.client.produce(batch)
             except (RequestRefused, NoAnswer) as error:
-                if first and not pipe.broken and self._has_lost_state(error):
+                if _is_out_of_order(error) and first and not pipe.broken:
                     actor.history.violate(f"{batch} was refused as out of order: state was lost")
                 if pipe.broken or actor.clock.monotonic() > give_up_at:
                     pipe.broken = self._expired = True
@@ -147,14 +147,6 @@ class IdempotentProducer:
             actor.history.ok(operation)
             break
         pipe.resolve(number)
-
-    def _has_lost_state(self, error: RequestRefused | NoAnswer) -> bool:
-        """Whether the broker that refused the next batch should know the batches before it."""
-        if not isinstance(error, RequestRefused) or error.code != OUT_OF_ORDER_SEQUENCE_NUMBER:
-            return False
-        history = self._actor.history
-        # Such a refusal is a read (B3). An old process may not know its successor's batches.
-        return not history.may_be_old(error.host, history.now(), history.now())
 
 
 class PlainProducer:
@@ -205,3 +197,7 @@ class PlainProducer:
             if end is not None and end < base_offset + len(sends):
                 text = f"{operation}: on the same connection {batch.key} ends at {end} behind it"
                 actor.history.violate(text)
+
+
+def _is_out_of_order(error: Exception) -> bool:
+    return isinstance(error, RequestRefused) and error.code == OUT_OF_ORDER_SEQUENCE_NUMBER

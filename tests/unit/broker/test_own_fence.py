@@ -24,7 +24,7 @@ from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject, Fenced, Refused
 from tidelog.identifiers import Epoch, Slot, TopicId
 from tidelog.protocol.error_codes import ErrorCode
-from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.object_store import ObjectStore, StoreNotApplied
 from tidelog.storage.stores.memory import MemoryStore
 
 
@@ -83,6 +83,49 @@ def test_a_broker_finds_its_fence_without_a_request() -> None:
             await fence(here.store, one)
             with pytest.raises(Fenced):
                 await one.run
+
+    run(story)
+
+
+LATER = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 2}
+"""A batch of a producer whose batches before it went to another broker."""
+
+
+def test_a_broker_reads_of_its_fence_before_it_calls_a_batch_out_of_order() -> None:
+    here = World(MemoryStore(SystemClock()))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            gap = await one.produce(batch(b"gap", **LATER))
+            assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            await fence(here.store, one)
+            assert one.broker.membership.may_serve_reads()
+            gap = await one.produce(batch(b"gap", **LATER))
+            assert gap.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            with pytest.raises(Fenced):
+                await one.run
+
+    run(story)
+
+
+def test_no_batch_is_called_out_of_order_while_the_metadata_log_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = World(MemoryStore(SystemClock()))
+
+    async def fail(_: MetadataLog) -> None:
+        raise StoreNotApplied("cluster/log/", "the store is away")
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic()
+            with monkeypatch.context() as away:
+                away.setattr(MetadataLog, "refresh", fail)
+                gap = await one.produce(batch(b"gap", **LATER))
+            assert gap.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            gap = await one.produce(batch(b"gap", **LATER))
+            assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     run(story)
 
