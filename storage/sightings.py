@@ -26,6 +26,11 @@ class Sightings(Generic[K]):
         """Record an object that this process has just put."""
         self._since.setdefault(one, now)
 
+    def forget(self, some: Iterable[K]) -> None:
+        """Forget objects: a later listing that shows them counts from zero."""
+        for one in some:
+            self._since.pop(one, None)
+
     def ages(self, now: float) -> Mapping[K, float]:
         """For each object, the seconds since it was first observed."""
         return {each: now - since for each, since in self._since.items()}

@@ -299,7 +299,7 @@ class LogCleaner:
             log_start = job.partition.log.log_start
             rewriter = self._rewriter(job.partition)
             replacement = await rewriter.merge(job.merged, log_start)
-            if await self._replace(job.partition, job.merged, replacement):
+            if await self._replace(job.partition, job.merged, replacement, is_compaction=False):
                 self.metrics.merges += 1
         else:
             await self._compact(job.partition, job.config, job.dirty)
@@ -329,7 +329,7 @@ class LogCleaner:
         async with aclosing(made) as replacements:
             async for replacement in replacements:
                 removed = [s for s in segments if s.name in replacement.removed]
-                if not await self._replace(partition, removed, replacement):
+                if not await self._replace(partition, removed, replacement, is_compaction=True):
                     return
                 before, after = (
                     sum(segment.row_count for segment in each)
@@ -355,6 +355,8 @@ class LogCleaner:
         partition: Partition,
         removed: Sequence[Segment],
         replacement: Replacement,
+        *,
+        is_compaction: bool,
     ) -> bool:
         """Whether the table has the replacement; otherwise another writer prevented it."""
         place = partition.log.partition
@@ -365,6 +367,7 @@ class LogCleaner:
             partition=place.partition,
             removed=replacement.removed,
             rewritten=replacement.rewritten,
+            is_compaction=is_compaction,
         )
         result = await self._tables.commit(place.topic_id, (change,))
         if not isinstance(result, TableCommitted):

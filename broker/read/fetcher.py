@@ -127,7 +127,12 @@ class Fetcher:
                 remaining = deadline - self._clock.monotonic()
                 if _enough(reads, bytes_min) or remaining <= 0 or self._is_closed:
                     break
-                if not await waiter.wait(remaining):
+                has_records = any(read.found.size_bytes for read in reads)
+                if has_records:
+                    # No limit counts what a parked fetch holds, and its reader may lose the right
+                    # to read. So it reads again before it is answered.
+                    del reads
+                if not await waiter.wait(remaining) and not has_records:
                     break
         self._read_ahead(reads)
         return reads
@@ -284,9 +289,10 @@ class Fetcher:
                 left = bytes_max - found.size_bytes
                 read.following = LogRange(log, codec, found.next_offset, upper, left)
         if committed:
-            # A client skips an aborted producer's records until it meets the marker.
+            # A client skips an aborted producer's records until it meets the marker. Transactions
+            # that begin behind the records found do not matter to it yet.
             first = max(target.fetch_offset, read.found.unmarked_below)
-            read.aborted = log.aborted_between(first, upper)
+            read.aborted = log.aborted_between(first, read.found.next_offset)
 
 
 def served_codec(limits: BatchLimits) -> Compression:

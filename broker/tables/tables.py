@@ -28,6 +28,7 @@ from tidelog.entropy import Entropy
 from tidelog.errors import CorruptObject, TidelogError, without_frames
 from tidelog.identifiers import TopicId
 from tidelog.storage.object_store import ObjectStore
+from tidelog.storage.sightings import Sightings
 from tidelog.storage.table.table_change import PartitionChange
 from tidelog.storage.table.table_log import (
     CLEAN_UP_DELETES_MAX,
@@ -99,6 +100,8 @@ class Tables:
         self._ages = ages
         self._entries: OrderedDict[TopicId, _OpenTable] = OrderedDict()
         """The least recently used first."""
+        self._checkpoints_seen: dict[TopicId, Sightings[int]] = {}
+        """Also of closed tables: else the log of one that is closed again and again would grow."""
         self._due: dict[TopicId, None] = {}
         """The topics whose checkpoint is due."""
         self._wake = asyncio.Event()
@@ -201,6 +204,7 @@ class Tables:
             if isinstance(record, TopicDeleted):
                 self._entries.pop(record.topic_id, None)
                 self._due.pop(record.topic_id, None)
+                self._checkpoints_seen.pop(record.topic_id, None)
 
     async def run(self) -> NoReturn:
         """Write checkpoints and clean up until cancelled.
@@ -263,6 +267,7 @@ class Tables:
                     topic.name,
                     self._grace_seconds,
                     self._crash_points,
+                    self._checkpoints_seen.setdefault(topic_id, Sightings()),
                 )
             except CorruptObject as error:
                 entry.fault = without_frames(error)

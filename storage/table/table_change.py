@@ -60,6 +60,9 @@ class PartitionChange:
     """Segments that must be in the table (rule E3)."""
     rewritten: tuple[Segment, ...] = ()
     """Compaction's replacements for the removed segments, ascending."""
+    is_compaction: bool = False
+    """Whether compaction removes the segments, also where it leaves no row of them. Other engines
+    then know that no data is gone. Not decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +95,9 @@ def encode_commit(commit: Commit) -> bytes:
             base, following = change.advance
             advances[application] = f"{base}-{following}"
             actions.append({"txn": txn_action(change.partition, following)})
+        is_deletion = not (change.rewritten or change.is_compaction)
         actions += [
-            {"remove": remove_action(name, commit.timestamp_ms, not change.rewritten)}
+            {"remove": remove_action(name, commit.timestamp_ms, is_deletion)}
             for name in change.removed
         ]
         for segments, is_new in ((change.rewritten, False), (change.appended, True)):

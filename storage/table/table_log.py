@@ -122,6 +122,7 @@ class TableLog:
         topic: str,
         grace_seconds: float = DELETE_GRACE_SECONDS,
         crash_points: CrashPoints = NO_CRASH_POINTS,
+        checkpoints_seen: Sightings[int] | None = None,
     ) -> None:
         """Use `open`. `topic` is the name that other engines show."""
         self._store = store
@@ -131,7 +132,7 @@ class TableLog:
         self._topic = topic
         self._grace_seconds = grace_seconds
         self._crash_points = crash_points
-        self._checkpoints_seen: Sightings[int] = Sightings()
+        self._checkpoints_seen = Sightings() if checkpoints_seen is None else checkpoints_seen
         self._prefix = log_prefix(topic_id)
         self._hint_key = hint_key(topic_id)
         self._sequence = Sequence(store, clock, self._prefix, ".json", self._identify)
@@ -152,13 +153,27 @@ class TableLog:
         topic: str,
         grace_seconds: float = DELETE_GRACE_SECONDS,
         crash_points: CrashPoints = NO_CRASH_POINTS,
+        checkpoints_seen: Sightings[int] | None = None,
     ) -> TableLog:
         """The table's current state. A table without a commit has NO_VERSION.
+
+        `checkpoints_seen`: what this process has observed of the topic's checkpoints, which
+        `clean_up` needs and adds to.
 
         It costs a read of the hint, of the checkpoint and of the commits after it, and a listing of
         later keys. CorruptObject names the wrong or missing object.
         """
-        log = cls(store, clock, entropy, offload, topic_id, topic, grace_seconds, crash_points)
+        log = cls(
+            store,
+            clock,
+            entropy,
+            offload,
+            topic_id,
+            topic,
+            grace_seconds,
+            crash_points,
+            checkpoints_seen,
+        )
         async with log._lock:
             await log._open()
         return log
@@ -277,7 +292,7 @@ class TableLog:
         }
         await self._point_to(checkpoint.version, json.dumps(hint).encode())
         self._checkpointed = max(self._checkpointed, checkpoint.version)
-        self._checkpoints_seen.record(checkpoint.version, self._clock.monotonic())
+        self._note_checkpoint(checkpoint.version)
         return checkpoint.version
 
     async def clean_up(self) -> int:
@@ -285,8 +300,9 @@ class TableLog:
         first.
 
         Returns the number of deleted objects: at most CLEAN_UP_DELETES_MAX. A checkpoint is old if
-        this process has observed it for longer than the grace by its monotonic clock (`Sightings`).
-        So no wall clock can make a checkpoint look old. A restarted process waits again.
+        this process has observed it for longer than the grace by its monotonic clock (`Sightings`),
+        from the opening that read it, its put, or a listing on. So no wall clock can make a
+        checkpoint look old. A restarted process waits again.
         """
         hint = await self._read_hint()
         if hint is None:
@@ -311,6 +327,13 @@ class TableLog:
             self._crash_points.hit(CrashPoint.TABLE_ENTRY_NEEDLESS)
             await self._store.delete(key)
         return len(needless)
+
+    def _note_checkpoint(self, version: int) -> None:
+        """A checkpoint is in the store. Those below the newest one that is old do not matter."""
+        now = self._clock.monotonic()
+        self._checkpoints_seen.record(version, now)
+        old = self._checkpoints_seen.seen_for(self._grace_seconds, now)
+        self._checkpoints_seen.forget(set(old) - {max(old, default=version)})
 
     async def _open(self) -> None:
         missing: str | None = None
@@ -343,6 +366,7 @@ class TableLog:
                 decode_checkpoint, key, stored.data, topic_id, hint.version
             )
             self._checkpointed = hint.version
+            self._note_checkpoint(hint.version)
         await self._replay()
         while await self._has_more():
             version = self.state.version

@@ -225,8 +225,13 @@ class TableState:
     def _apply(self, change: PartitionChange, now_ms: int) -> None:
         table = self._partitions.setdefault(change.partition, PartitionTable())
         if change.removed:
-            rewritten = [TableSegment(segment, now_ms) for segment in change.rewritten]
-            table.replace(set(change.removed), rewritten)
+            gone = set(change.removed)
+            sources = [stored for stored in table.segments if stored.segment.name in gone]
+            rewritten = [
+                TableSegment(segment, _added_ms(segment.name, sources, now_ms))
+                for segment in change.rewritten
+            ]
+            table.replace(gone, rewritten)
             self.removed |= dict.fromkeys(change.removed, now_ms)
             self._segments += len(rewritten) - len(change.removed)
         for segment in change.appended:
@@ -234,6 +239,20 @@ class TableState:
         self._segments += len(change.appended)
         if change.advance is not None:
             table.next_offset = change.advance.next_offset
+
+
+def _added_ms(name: SegmentName, sources: Sequence[TableSegment], now_ms: int) -> int:
+    """When the newest source of a rewritten segment was added: a rewrite makes no record younger.
+
+    Records without timestamps are as old as their segment. `now_ms`: for one without a source.
+    """
+    times = (
+        stored.added_ms
+        for stored in sources
+        if stored.segment.name.base_offset <= name.last_offset
+        and stored.segment.name.last_offset >= name.base_offset
+    )
+    return max(times, default=now_ms)
 
 
 def refusal_of(table: PartitionTable, change: PartitionChange) -> str | None:

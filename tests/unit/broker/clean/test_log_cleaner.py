@@ -18,7 +18,7 @@ from tidelog.records.records import NewRecord, decode_records, encode_batch
 from tidelog.storage.clean import compaction
 from tidelog.storage.stores.memory import MemoryStore
 from tidelog.storage.table.table_change import PartitionChange
-from tidelog.storage.table.table_log import TableCommitted
+from tidelog.storage.table.table_log import TableCommitted, commit_key
 
 COMPACTED = {"cleanup_policy": "compact"}
 
@@ -52,6 +52,29 @@ async def held(world: World, topic_id: UUID) -> list[tuple[int, bytes, bytes | N
     """The records in the table."""
     found = await rows(world.store, topic_id)
     return [(row["offset"], row["key"], row["value"]) for row in found]
+
+
+def test_compaction_that_leaves_no_row_of_a_segment_is_no_deletion_for_other_engines() -> None:
+    async def story() -> None:
+        world = new_world(merge_segment_bytes=1)
+        async with world.broker() as one:
+            topic_id = await one.create_topic(**COMPACTED, min_cleanable_dirty_ratio="0")
+            await roll(one, keyed((b"a", b"1")), keyed((b"a", b"2")))
+            before = (await table_state(world.store, topic_id)).version
+            assert await clean(one) == 1
+            after = (await table_state(world.store, topic_id)).version
+            assert await held(world, topic_id) == [(1, b"a", b"2")]
+            actions: list[tuple[str, bool]] = []
+            for version in range(before + 1, after + 1):
+                entry = await world.store.get(commit_key(topic_id, version))
+                for line in bytes(entry.data).splitlines():
+                    for kind, action in json.loads(line).items():
+                        if kind in ("add", "remove"):
+                            actions.append((kind, action["dataChange"]))
+            assert ("remove", False) in actions
+            assert not any(is_change for _, is_change in actions)
+
+    run(story)
 
 
 def test_the_latest_record_of_each_key_stays_at_its_offset() -> None:

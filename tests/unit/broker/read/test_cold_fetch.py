@@ -74,6 +74,22 @@ def test_one_fetch_crosses_from_segments_into_the_wal() -> None:
     run(story())
 
 
+def test_an_answer_names_the_aborted_transactions_of_its_own_records_alone() -> None:
+    async def story() -> None:
+        batches, aborted = [], []
+        for base in range(0, 600, 3):
+            batches += [batch(base, 2, **INSIDE), marker(MarkerType.ABORT, base + 2)]
+            aborted.append(AbortedRange(5, base, base + 2))
+        cold = await ColdLog(batches, aborted=aborted).write()
+        read = await cold.fetch(300, bytes_max=1000, committed=True)
+        end = read.found.next_offset
+        assert 303 < end < 400
+        named = [(each.first_offset, each.last_offset) for each in read.aborted or ()]
+        assert named == [(base, base + 2) for base in range(300, end, 3)]
+
+    run(story())
+
+
 def test_markers_and_aborted_records_are_passed_also_at_the_tables_end() -> None:
     async def story() -> None:
         batches = [

@@ -292,6 +292,31 @@ def test_a_checkpoint_is_written_when_it_is_due_and_makes_older_entries_go_after
     tell(story)
 
 
+def test_a_table_log_stays_short_though_each_process_writes_one_checkpoint() -> None:
+    async def story(world: World) -> None:
+        for _ in range(6):
+            tables = world.tables()
+            await grow(tables, CHECKPOINT_COMMITS - 5)
+            await world.clock.sleep(2 * GRACE_SECONDS)
+            await tables.maintain_due()
+        assert len(await world.keys()) < 3 * CHECKPOINT_COMMITS
+
+    tell(story)
+
+
+def test_a_table_log_stays_short_though_its_table_is_closed_again_and_again() -> None:
+    async def story(world: World) -> None:
+        tables = world.tables(segments_held_max=1)
+        for _ in range(6 * CHECKPOINT_COMMITS):
+            for topic_id in (TOPIC_ID, OTHER_ID):
+                await grow(tables, 1, topic_id)
+                await tables.maintain_due()
+            await world.clock.sleep(GRACE_SECONDS / 10)
+        assert len(await world.keys()) < 3 * CHECKPOINT_COMMITS
+
+    tell(story)
+
+
 def test_a_death_behind_a_checkpoint_leaves_a_table_as_it_was() -> None:
     async def story(world: World) -> None:
         tables = world.tables(crash_points=KillAt(CrashPoint.TABLE_CHECKPOINTED))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -109,6 +110,24 @@ def test_compaction_puts_one_segment_in_the_place_of_many() -> None:
     assert [stored.segment for stored in state.partition(0).segments] == [merged]
     assert state.segment_count == 1
     assert set(state.removed) == set(names)
+
+
+def test_a_rewrite_makes_no_segment_younger() -> None:
+    """Retention and compaction take records without timestamps to be as old as their segment."""
+    first, rest = listed(0, 0, 19, 9), listed(0, 20, 29, 9)
+    state = TableState(TOPIC_ID)
+    for version, change in enumerate(
+        (
+            advance(0, 0, 12, A),
+            advance(0, 12, 20, B),
+            advance(0, 20, 40, C),
+            PartitionChange(partition=0, removed=(A.name, B.name, C.name), rewritten=(first, rest)),
+        )
+    ):
+        commit = commit_of(change, first=version == 0)
+        state.apply("key", version, replace(commit, timestamp_ms=STAMP + 1000 * version))
+    ages = [stored.added_ms - STAMP for stored in state.partition(0).segments]
+    assert ages == [1000, 2000]
 
 
 def test_a_compacted_segment_may_not_overlap_others_or_reach_beyond() -> None:
