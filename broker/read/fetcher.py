@@ -303,10 +303,15 @@ def served_codec(limits: BatchLimits) -> Compression:
 def _queues(
     targets: Sequence[FetchTarget], find: Callable[[FetchTarget], Partition]
 ) -> Iterator[WaitQueue]:
-    """The queues to park in. An unknown partition makes the first read answer at once."""
-    with contextlib.suppress(PartitionError):
-        for target in targets:
-            yield find(target).readers
+    """The queues to park in. A partition that is unknown here makes the first read answer at once,
+    unless it becomes known meanwhile.
+    """
+    for target in targets:
+        try:
+            queue = find(target).readers
+        except PartitionError:
+            continue
+        yield queue
 
 
 def epoch_error(asked: int, current: int) -> ErrorCode:

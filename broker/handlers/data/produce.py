@@ -12,7 +12,13 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 
-from tidelog.broker.append.appender import AppendFailed, AppendItem, ProducedBatch, Submission
+from tidelog.broker.append.appender import (
+    AppendFailed,
+    AppendItem,
+    AppendResult,
+    ProducedBatch,
+    Submission,
+)
 from tidelog.broker.coordinate.transaction_admission import (
     Admission,
     Wanted,
@@ -228,10 +234,10 @@ class _Answering:
 
     def admit(self, admission: Coroutine[None, None, None]) -> None:
         """Wait for the admission, which submits the batches."""
-        self._begin_deadline()
         self._wait_for(admission)
 
     def _wait_for(self, step: Coroutine[None, None, None]) -> None:
+        self._begin_deadline()
         self._step = asyncio.ensure_future(step)
         self._step.add_done_callback(self._step_ended)
         # A cancelled answer cancels the step.
@@ -247,7 +253,7 @@ class _Answering:
             self._begin_deadline()
             self._submission = self._broker.appender.submit(self._connection, left, self._appended)
         else:
-            self._finish(None)
+            self._answer([])
 
     def _begin_deadline(self) -> None:
         # With acks 0 no client retries, so the request waits as long as necessary.
@@ -270,18 +276,32 @@ class _Answering:
             return
         assert self._submission is not None
         items = self._submission.items
-        slots = [item.result.slot for item in items if isinstance(item.result, ProducedBatch)]
-        slot = max(slots, default=None)
-        if len(slots) < len(items) and any(map(_is_refused_by_state, items)):
-            self._wait_for(self._refuse_by_state(items, slot))
-        else:
-            self._answer_behind(slot)
+        self._answer([item.result.slot for item in items if isinstance(item.result, ProducedBatch)])
 
-    async def _refuse_by_state(self, items: Sequence[AppendItem], slot: Slot | None) -> None:
-        """Answer behind a slot. If another broker may lead, the refusals let the client retry."""
-        if not await self._broker.may_refuse_by_state():
-            for item in filter(_is_refused_by_state, items):
-                item.result = _POSSIBLY_SUPERSEDED
+    def _answer(self, slots: Sequence[Slot]) -> None:
+        """Answer as soon as the slots are durable, and all refusals certain."""
+        slot = max(slots, default=None)
+        if len(slots) < sum(map(len, self._outcomes)):
+            refused = [
+                (each, each.result)
+                for of_topic in self._outcomes
+                for each in of_topic
+                if isinstance(each, AppendItem) and _is_refused_by_state(each)
+            ]
+            if refused:
+                for item, _ in refused:
+                    item.result = _POSSIBLY_SUPERSEDED
+                self._wait_for(self._refuse_by_state(refused, slot))
+                return
+        self._answer_behind(slot)
+
+    async def _refuse_by_state(
+        self, refused: Sequence[tuple[AppendItem, AppendResult | None]], slot: Slot | None
+    ) -> None:
+        """Answer behind a slot. If another broker may lead, the client retries these batches."""
+        if await self._broker.may_refuse_by_state():
+            for item, refusal in refused:
+                item.result = refusal
         self._answer_behind(slot)
 
     def _answer_behind(self, slot: Slot | None) -> None:

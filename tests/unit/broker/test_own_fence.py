@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -109,23 +109,28 @@ def test_a_broker_reads_of_its_fence_before_it_calls_a_batch_out_of_order() -> N
     run(story)
 
 
+async def fail(_: MetadataLog) -> None:
+    raise StoreNotApplied("cluster/log/", "the store is away")
+
+
+async def hang(_: MetadataLog) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("refresh", [fail, hang])
 def test_no_batch_is_called_out_of_order_while_the_metadata_log_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch,
+    refresh: Callable[[MetadataLog], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = World(MemoryStore(SystemClock()))
 
-    async def fail(_: MetadataLog) -> None:
-        raise StoreNotApplied("cluster/log/", "the store is away")
-
     async def story() -> None:
-        async with here.broker() as one:
+        async with here.broker(politely=False) as one:
             await one.create_topic()
-            with monkeypatch.context() as away:
-                away.setattr(MetadataLog, "refresh", fail)
-                gap = await one.produce(batch(b"gap", **LATER))
-            assert gap.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             gap = await one.produce(batch(b"gap", **LATER))
             assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            monkeypatch.setattr(MetadataLog, "refresh", refresh)
+            gap = await one.produce(batch(b"gap", **LATER), timeout_ms=200)
+            assert gap.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     run(story)
 
