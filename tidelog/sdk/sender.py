@@ -189,11 +189,17 @@ class Sender:
     def close_client(self) -> None:
         """librdkafka's close. It waits for the messages that are on their way, and tells them.
 
-        Ctrl-C may end it before its work: then the client is still open.
+        Ctrl-C may end it before its work. Then the client is still open; or confluent-kafka has
+        closed it, and dropped the messages with their reports.
         """
         self._no_close_runs.clear()
+        left = len(self.client)
         try:
             self.client.close()
+        except BaseException:
+            if left and len(self.client) == 0:
+                self.failed(report_lost())
+            raise
         finally:
             self._no_close_runs.set()
 

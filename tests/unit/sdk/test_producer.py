@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
@@ -211,6 +212,39 @@ def test_a_flush_goes_on_if_ctrl_c_keeps_librdkafka_open(
     with pytest.raises(DeliveryError, match="_MSG_TIMED_OUT"):
         flush(10)
     client.close()
+
+
+class Dropping(Client):
+    """Ctrl-C ends its close, and confluent-kafka drops the messages with librdkafka's client."""
+
+    _is_dropped = False
+
+    def close(self) -> None:
+        self._is_dropped = True
+        raise KeyboardInterrupt
+
+    def __len__(self) -> int:
+        return 0 if self._is_dropped else super().__len__()
+
+
+@pytest.mark.parametrize("again", [Producer.flush, Producer.close])
+def test_messages_that_an_interrupted_close_has_dropped_are_told(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, again: Callable[[Producer], None]
+) -> None:
+    topic = broker.topic()
+    broker.kill()
+    producer = Producer(broker.bootstrap)
+    producer.send(topic, "dropped")
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(producer._sender, "client", Dropping(producer._sender.client))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(producer, "flush", interrupted)
+        producer.close()
+    with pytest.raises(DeliveryError, match="may be in its topic"):
+        again(producer)
 
 
 class Interrupted(Client):
