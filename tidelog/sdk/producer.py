@@ -124,11 +124,10 @@ class Producer:
         An open transaction is aborted. A commit that is not answered stays as it is.
         """
         sender = self._sender
-        if sender.is_closed:
-            # Of a close that was interrupted: librdkafka's own has waited for the messages.
-            sender.raise_failures()
+        if sender.is_forked or sender.closes_here:
             return
         sender.is_closed = True
+        # Each close waits: one before may run in another thread, or may have been interrupted.
         try:
             if sender.ends is None:
                 self.flush()

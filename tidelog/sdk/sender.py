@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from threading import Event
+from threading import Event, RLock, get_ident
 from typing import Any, Final, TypeAlias
 
 import confluent_kafka
@@ -113,7 +113,9 @@ class Sender:
             if self.transactional_id is None
             else TransactionEnds(self.client, self.transactional_id, self.block_ms_max)
         )
-        self.is_closed = self._is_forked = False
+        self.is_closed = self.is_forked = False
+        self._closing = RLock()
+        self._closing_thread: int | None = None
         self._no_close_runs = Event()
         """Cleared while librdkafka closes."""
         self._no_close_runs.set()
@@ -186,22 +188,30 @@ class Sender:
         # During librdkafka's close its queue says that it is empty, and may not be.
         return self._no_close_runs.is_set() and len(self.client) == 0
 
+    @property
+    def closes_here(self) -> bool:
+        """Whether a signal's handler or a callback runs within this thread's `close_client`."""
+        return self._closing_thread == get_ident()
+
     def close_client(self) -> None:
         """librdkafka's close. It waits for the messages that are on their way, and tells them.
 
         Ctrl-C may end it before its work. Then the client is still open; or confluent-kafka has
-        closed it, and dropped the messages with their reports.
+        closed it, and dropped the messages with their reports. A further close ends the work.
         """
-        self._no_close_runs.clear()
-        left = len(self.client)
-        try:
-            self.client.close()
-        except BaseException:
-            if left and len(self.client) == 0:
-                self.failed(report_lost())
-            raise
-        finally:
-            self._no_close_runs.set()
+        with self._closing:
+            left = len(self.client)
+            try:
+                self._closing_thread = get_ident()
+                self._no_close_runs.clear()
+                self.client.close()
+            except BaseException:
+                if left and len(self.client) == 0:
+                    self.failed(report_lost())
+                raise
+            finally:
+                self._no_close_runs.set()
+                self._closing_thread = None
 
     def serve(self, seconds: float) -> None:
         """Serve delivery reports; wait up to `seconds` for the first."""
@@ -229,7 +239,7 @@ class Sender:
         """Serve delivery reports until `is_so()`. RetriableError after `timeout` seconds."""
         deadline = None if timeout is None else CLOCK.monotonic() + timeout
         while not is_so():
-            if self._is_forked:
+            if self.is_forked:
                 raise self._closed()
             left = STEP_SECONDS if deadline is None else deadline - CLOCK.monotonic()
             if left <= 0:
@@ -274,10 +284,10 @@ class Sender:
 
     def forked(self) -> None:
         """This process is a child of the producer's: its messages are the parent's."""
-        self.is_closed = self._is_forked = True
+        self.is_closed = self.is_forked = True
 
     def _closed(self) -> Refused:
-        return Refused(f"the producer {FORKED}" if self._is_forked else CLOSED)
+        return Refused(f"the producer {FORKED}" if self.is_forked else CLOSED)
 
     def transaction_ends(self) -> TransactionEnds:
         """Raises Refused for a producer without transactions."""

@@ -30,6 +30,11 @@ def values(broker: Broker, topic: str) -> list[bytes]:
     return [message.value for message in broker.read(topic)]
 
 
+def interrupted() -> None:
+    """In the place of a call that Ctrl-C ends."""
+    raise KeyboardInterrupt
+
+
 def lose_commit(producer: Producer, broker: Broker, topic: str) -> None:
     """The broker is killed before the commit; the message is durable."""
     with producer.transaction(commit_timeout=0):
@@ -132,13 +137,10 @@ def test_the_failures_of_an_interrupted_close_are_told_by_the_next_one(
     broker.kill()
     producer = Producer(broker.bootstrap, delivery_timeout_ms=1000, request_timeout_ms=500)
     producer.send(topic, "late")
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(producer, "flush", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        producer.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(producer, "flush", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
     with pytest.raises(DeliveryError, match="_MSG_TIMED_OUT"):
         producer.close()
     producer.close()
@@ -177,10 +179,6 @@ def test_a_flush_beside_an_interrupted_close_ends_with_the_messages(
     producer = Producer(broker.bootstrap, delivery_timeout_ms=1000, request_timeout_ms=500)
     producer.send(topic, "late")
     client, flush = Closing(producer._sender.client), producer.flush
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(producer._sender, "client", client)
     monkeypatch.setattr(producer, "flush", interrupted)
     with ThreadPoolExecutor(1) as threads:
@@ -214,14 +212,69 @@ def test_a_flush_goes_on_if_ctrl_c_keeps_librdkafka_open(
     client.close()
 
 
+class Reopened(Client):
+    """Ctrl-C ends its first close before the work."""
+
+    _closes = 0
+
+    def close(self) -> None:
+        self._closes += 1
+        if self._closes == 1:
+            raise KeyboardInterrupt
+        self._client.close()
+
+
+def test_a_close_ends_the_work_of_one_that_was_interrupted(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    broker.kill()
+    producer = Producer(broker.bootstrap, delivery_timeout_ms=1000, request_timeout_ms=500)
+    producer.send(topic, "late")
+    client = producer._sender.client
+    monkeypatch.setattr(producer._sender, "client", Reopened(client))
+    with monkeypatch.context() as patch:
+        patch.setattr(producer, "flush", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+    with pytest.raises(DeliveryError, match="_MSG_TIMED_OUT"):
+        producer.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        client.poll(0)
+
+
+def test_a_close_beside_another_one_waits_for_the_messages(shared: Broker) -> None:
+    producer = Producer(shared.bootstrap, linger_ms=500)
+    delivery = producer.send(shared.topic(), "durable")
+    # Another thread's close has begun.
+    producer._sender.is_closed = True
+    producer.close()
+    assert delivery.is_done
+
+
+def test_a_signals_handler_may_close_within_a_close(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer(shared.bootstrap)
+
+    class Handled(Client):
+        def close(self) -> None:
+            producer.close()
+            self._client.close()
+
+    monkeypatch.setattr(producer._sender, "client", Handled(producer._sender.client))
+    producer.close()
+
+
 class Dropping(Client):
     """Ctrl-C ends its close, and confluent-kafka drops the messages with librdkafka's client."""
 
     _is_dropped = False
 
     def close(self) -> None:
-        self._is_dropped = True
-        raise KeyboardInterrupt
+        if not self._is_dropped:
+            self._is_dropped = True
+            raise KeyboardInterrupt
 
     def __len__(self) -> int:
         return 0 if self._is_dropped else super().__len__()
@@ -235,14 +288,11 @@ def test_messages_that_an_interrupted_close_has_dropped_are_told(
     broker.kill()
     producer = Producer(broker.bootstrap)
     producer.send(topic, "dropped")
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(producer._sender, "client", Dropping(producer._sender.client))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(producer, "flush", interrupted)
-        producer.close()
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
     with pytest.raises(DeliveryError, match="may be in its topic"):
         again(producer)
 
