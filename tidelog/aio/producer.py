@@ -247,9 +247,9 @@ class Producer:
                 raise
             error.add_note(str(failure))
 
-    async def _delivered(self) -> None:
-        """Return when no message is on its way."""
-        await self._poll_until(lambda: self._sender.is_empty, None)
+    async def _delivered(self, timeout: float | None) -> None:
+        """Return when no message is on its way, or after `timeout` seconds."""
+        await self._poll_until(lambda: self._sender.is_empty, timeout)
 
     def _transaction_calls(self) -> ThreadedCalls:
         ends = self._sender.transaction_ends()

@@ -14,6 +14,7 @@ from types import TracebackType
 from tidelog.aio.calls import BlockingCalls
 from tidelog.aio.consumer import Consumer
 from tidelog.errors import Refused
+from tidelog.sdk.connecting import CLOCK
 from tidelog.sdk.errors import KafkaRequestError
 from tidelog.sdk.transactions import TransactionEnds, note_failed_abort
 
@@ -131,7 +132,7 @@ class Transaction:
         self,
         calls: ThreadedCalls,
         commit_timeout: float | None,
-        delivered: Callable[[], Awaitable[None]],
+        delivered: Callable[[float | None], Awaitable[None]],
     ) -> None:
         self._calls = calls
         self._commit_timeout = commit_timeout
@@ -163,13 +164,17 @@ class Transaction:
         if error is not None:
             await self._abort(error)
             return
+        begun = CLOCK.monotonic()
         try:
             # The loop serves the delivery reports, which cost the commit's thread much more.
-            await self._delivered()
+            await self._delivered(self._commit_timeout)
         except asyncio.CancelledError as cancelled:
             await self._abort(cancelled)
             raise
-        await self._calls.commit(self._commit_timeout)
+        waited = CLOCK.monotonic() - begun
+        await self._calls.commit(
+            None if self._commit_timeout is None else max(0.0, self._commit_timeout - waited)
+        )
 
     async def _abort(self, error: BaseException) -> None:
         """The error of the block goes on, unless the producer is fenced."""

@@ -132,9 +132,10 @@ class TransactionEnds:
         try:
             self._ask(self._client.commit_transaction, "commit", block_ms)
         except RetriableError as failure:
+            within = "" if timeout is None else " within commit_timeout"
             raise CommitOutcomeUnknown(
-                f"{self._name}: the commit is not answered{_after(timeout)}. It may have succeeded:"
-                " repeat it with resume_commit(), never send the messages again",
+                f"{self._name}: the commit is not answered{within}. It may have succeeded: repeat"
+                " it with resume_commit(), never send the messages again",
                 failure.name,
             ) from failure
         except AbortableError as refusal:
@@ -283,7 +284,3 @@ def note_failed_abort(failure: KafkaRequestError, error: BaseException) -> None:
     if isinstance(failure, FatalError):
         raise failure from error
     error.add_note(f"the transaction is not aborted yet: {failure}")
-
-
-def _after(timeout: float | None) -> str:
-    return "" if timeout is None else f" after {timeout} s"

@@ -266,6 +266,32 @@ def test_a_commit_whose_answer_is_lost_is_repeated_and_not_aborted(broker: Broke
     assert values(broker, topic) == [b"first", b"second"]
 
 
+def test_the_wait_for_deliveries_is_part_of_the_commit_timeout(broker: Broker) -> None:
+    topic = broker.topic()
+
+    async def run() -> None:
+        producer = Producer(
+            broker.bootstrap,
+            transactional_id="aio-undelivered",
+            delivery_timeout_ms=5000,
+            request_timeout_ms=500,
+        )
+        await send_all(producer, topic, "first")
+
+        async def lose() -> None:
+            async with producer.transaction(commit_timeout=0):
+                await producer.send(topic, "durable")
+                await producer.flush(30)
+                await asyncio.to_thread(broker.kill)
+                await producer.send(topic, "on its way")
+
+        with pytest.raises(CommitOutcomeUnknown, match="within commit_timeout"):
+            await lose()
+        await producer.close()
+
+    asyncio.run(run())
+
+
 def test_a_task_that_is_cancelled_while_it_begins_leaves_no_open_transaction(
     shared: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
