@@ -9,8 +9,8 @@ from typing import TypeAlias
 from tidelog.aio.consumer import Consumer
 from tidelog.aio.producer import Producer
 from tidelog.sdk.connecting import STEP_SECONDS, logger
-from tidelog.sdk.errors import AbortableError, RetriableError
-from tidelog.sdk.exactly_once import check, messages_of
+from tidelog.sdk.errors import AbortableError
+from tidelog.sdk.exactly_once import TransformResults, check
 from tidelog.sdk.messages import Message, NewMessage
 
 Made: TypeAlias = NewMessage | Iterable[NewMessage] | None
@@ -41,27 +41,34 @@ async def exactly_once(
         logger.warning("batch is done again", extra={"reason": str(error)})
     # Whether the call before has committed its last batch is known only now.
     await source.seek_to_committed()
+    results = TransformResults()
     while not stop():
         try:
             batch = await source.batch(batch_records_max, STEP_SECONDS)
             if batch:
-                await _send_batch(source, sink, transform, batch)
-        except (AbortableError, RetriableError) as error:
-            logger.warning("batch is done again", extra={"reason": str(error)})
+                await _send_batch(source, sink, transform, results, batch)
+        except BaseException as error:
+            is_done_again = results.is_done_again(error)
+            if is_done_again:
+                logger.warning("batch is done again", extra={"reason": str(error)})
             await source.rewind()
-        except BaseException:
-            await source.rewind()
-            raise
+            if not is_done_again:
+                raise
 
 
 async def _send_batch(
-    source: Consumer, sink: Producer, transform: Transform, batch: Sequence[Message]
+    source: Consumer,
+    sink: Producer,
+    transform: Transform,
+    results: TransformResults,
+    batch: Sequence[Message],
 ) -> None:
     async with sink.transaction() as transaction:
         for message in batch:
-            made = transform(message)
-            if inspect.isawaitable(made):
-                made = await made
-            for each in messages_of(made):
+            with results:
+                made = transform(message)
+                if inspect.isawaitable(made):
+                    made = await made
+            for each in results.messages(made):
                 await sink.send(*each)
         await transaction.send_offsets(source)

@@ -9,6 +9,7 @@ its partitions cannot commit: the broker refuses its generation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
 from typing import TypeAlias
 
 from tidelog.errors import InvalidConfiguration, Refused
@@ -50,17 +51,19 @@ def exactly_once(
         logger.warning("batch is done again", extra={"reason": str(error)})
     # Whether the call before has committed its last batch is known only now.
     source.seek_to_committed()
+    results = TransformResults()
     while not stop():
         try:
             batch = source.batch(batch_records_max, STEP_SECONDS)
             if batch:
-                _send_batch(source, sink, transform, batch)
-        except (AbortableError, RetriableError) as error:
-            logger.warning("batch is done again", extra={"reason": str(error)})
+                _send_batch(source, sink, transform, results, batch)
+        except BaseException as error:
+            is_done_again = results.is_done_again(error)
+            if is_done_again:
+                logger.warning("batch is done again", extra={"reason": str(error)})
             source.rewind()
-        except BaseException:
-            source.rewind()
-            raise
+            if not is_done_again:
+                raise
 
 
 def check(source: Consumer, transactional_id: str | None) -> None:
@@ -85,13 +88,45 @@ def check(source: Consumer, transactional_id: str | None) -> None:
         )
 
 
+class TransformResults:
+    """Tells the errors of a user's `transform`, which is called within it, from the clients'."""
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        self._error = None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._error = error
+
+    def messages(self, made: NewMessage | Iterable[NewMessage] | None) -> Iterator[NewMessage]:
+        """As `messages_of`. The user's iterator may raise too."""
+        with self:
+            yield from messages_of(made)
+
+    def is_done_again(self, error: BaseException) -> bool:
+        """Whether the batch that ended with `error` is done again by itself."""
+        return isinstance(error, AbortableError | RetriableError) and error is not self._error
+
+
 def _send_batch(
-    source: Consumer, sink: Producer, transform: Transform, batch: Sequence[Message]
+    source: Consumer,
+    sink: Producer,
+    transform: Transform,
+    results: TransformResults,
+    batch: Sequence[Message],
 ) -> None:
     with sink.transaction() as transaction:
         for message in batch:
-            made = transform(message)
-            for each in messages_of(made):
+            with results:
+                made = transform(message)
+            for each in results.messages(made):
                 sink.send(*each)
         transaction.send_offsets(source)
 

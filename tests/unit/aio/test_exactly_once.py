@@ -15,6 +15,7 @@ from tidelog.aio.exactly_once import exactly_once
 from tidelog.aio.producer import Producer
 from tidelog.aio.table import Table
 from tidelog.errors import InvalidConfiguration
+from tidelog.sdk.errors import RetriableError
 from tidelog.sdk.messages import Message, NewMessage
 from tidelog.testing.broker import Broker
 
@@ -79,6 +80,10 @@ def fail(message: Message) -> NewMessage:
     raise ZeroDivisionError
 
 
+async def call_another_client(message: Message) -> NewMessage:
+    raise RetriableError("of another client")
+
+
 def test_a_function_does_as_transform_and_failures_are_told(shared: Broker) -> None:
     source, sink = filled(shared)
 
@@ -95,6 +100,8 @@ def test_a_function_does_as_transform_and_failures_are_told(shared: Broker) -> N
         ):
             with pytest.raises(ZeroDivisionError):
                 await exactly_once(consumer, producer, fail)
+            with pytest.raises(RetriableError, match="of another client"):
+                await exactly_once(consumer, producer, call_another_client)
             await exactly_once(
                 consumer,
                 producer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import confluent_kafka
 import pytest
@@ -14,7 +14,7 @@ from tidelog.errors import InvalidConfiguration
 from tidelog.protocol.schemas.groups import LeaveGroupMember, LeaveGroupRequest
 from tidelog.sdk.admin import Admin
 from tidelog.sdk.consumer import Consumer
-from tidelog.sdk.errors import AbortableError
+from tidelog.sdk.errors import AbortableError, RetriableError
 from tidelog.sdk.exactly_once import exactly_once
 from tidelog.sdk.messages import Message, NewMessage
 from tidelog.sdk.producer import Producer
@@ -99,6 +99,43 @@ def test_a_worker_whose_transform_has_failed_goes_on(shared: Broker) -> None:
         worker.run(lambda: False)
     worker.run(lambda: is_complete(shared, sink))
     worker.close()
+    check_output(shared, sink)
+
+
+def call_another_client(message: Message) -> NewMessage:
+    raise RetriableError("of another client")
+
+
+def call_another_client_later(message: Message) -> Iterator[NewMessage]:
+    raise AbortableError("of another client")
+    yield
+
+
+@pytest.mark.parametrize("transform", [call_another_client, call_another_client_later])
+def test_an_error_of_transform_leaves_whatever_it_is(
+    shared: Broker, transform: Callable[[Message], NewMessage | Iterator[NewMessage]]
+) -> None:
+    source, sink = filled(shared)
+    seen: list[Message] = []
+
+    def fail_once(message: Message) -> NewMessage | Iterator[NewMessage]:
+        seen.append(message)
+        return transform(message) if len(seen) == 1 else NewMessage(sink, message.value)
+
+    with (
+        Consumer(
+            shared.bootstrap,
+            source,
+            transform.__name__,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        ) as consumer,
+        Producer(shared.bootstrap, transactional_id=transform.__name__) as producer,
+    ):
+        with pytest.raises((RetriableError, AbortableError), match="of another client"):
+            exactly_once(consumer, producer, fail_once, stop=lambda: len(seen) > 1)
+        assert len(seen) == 1
+        exactly_once(consumer, producer, fail_once, stop=lambda: is_complete(shared, sink))
     check_output(shared, sink)
 
 
