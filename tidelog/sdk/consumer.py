@@ -96,7 +96,7 @@ class Consumer:
                 self.fetch(STEP_SECONDS)
 
     def poll(self, timeout: float) -> Message | None:
-        """The next message, or None after `timeout` seconds.
+        """The next message, or None after `timeout` seconds or when another thread closes.
 
         Raises NotDeserializable, KafkaRequestError.
         """
@@ -297,12 +297,16 @@ class Consumer:
         self._reach_ends()
         deadline = CLOCK.monotonic() + timeout
         left = timeout
-        while not self.has_fetched:
+        # Another thread's close waits for this call.
+        while not self.has_fetched and not self._is_closed:
             try:
                 self._fetch_once(max(0.0, min(left, STEP_SECONDS)))
             except KafkaRequestError:
                 raise
-            except BaseException:
+            except BaseException as error:
+                if self._is_closed and isinstance(error, RuntimeError):
+                    # confluent-kafka refuses calls of a client that was closed between two of them.
+                    return
                 self._go_back()
                 raise
             left = deadline - CLOCK.monotonic()

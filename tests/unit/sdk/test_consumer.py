@@ -356,6 +356,45 @@ def test_a_closed_consumer_refuses_every_use(shared: Broker) -> None:
     alone.close()
 
 
+class ClosedBeside:
+    """A client of librdkafka. Another thread closes its consumer while that polls."""
+
+    consumer: Consumer
+
+    def __init__(self, configuration: dict[str, object]) -> None:
+        self._client = confluent_kafka.Consumer(configuration)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._client, name)
+
+    def poll(self, timeout: float) -> confluent_kafka.Message | None:
+        if timeout == 0:
+            return self._client.poll(0)
+        fetched = self._client.poll(0)
+        self.consumer.close()
+        return fetched
+
+
+class ClosedBefore(ClosedBeside):
+    """As between two polls."""
+
+    def poll(self, timeout: float) -> confluent_kafka.Message | None:
+        self.consumer.close()
+        return self._client.poll(timeout)
+
+
+@pytest.mark.parametrize("client", [ClosedBeside, ClosedBefore])
+def test_a_close_of_another_thread_ends_a_poll(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch, client: type[ClosedBeside]
+) -> None:
+    clients = replaced(monkeypatch, "consumer", client)
+    consumer = Consumer(shared.bootstrap, shared.topic())
+    clients[0].consumer = consumer
+    assert consumer.poll(30) is None
+    with pytest.raises(Refused, match="the consumer is closed"):
+        consumer.poll(30)
+
+
 class LateLeader(AtOnce):
     """A client of librdkafka. The broker that it asks first knows a topic earlier than the
     others."""
