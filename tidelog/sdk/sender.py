@@ -242,9 +242,9 @@ class Sender:
             if self.is_forked:
                 raise self._closed()
             left = STEP_SECONDS if deadline is None else deadline - CLOCK.monotonic()
-            if left <= 0:
+            self.serve(max(0.0, min(left, STEP_SECONDS)))
+            if left <= 0 and not is_so():
                 raise self.not_delivered(timeout or 0)
-            self.serve(min(left, STEP_SECONDS))
 
     def no_room(self) -> RetriableError:
         """The error of a send that waited for room in vain."""

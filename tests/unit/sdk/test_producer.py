@@ -21,7 +21,7 @@ from tidelog.sdk.errors import (
     ProducerFencedError,
     RetriableError,
 )
-from tidelog.sdk.producer import Producer
+from tidelog.sdk.producer import Delivery, Producer
 from tidelog.sdk.serializers import NotSerializable
 from tidelog.testing.broker import Broker
 
@@ -130,6 +130,38 @@ def test_a_failed_delivery_is_told_by_result_and_by_flush(shared: Broker) -> Non
         producer.send(topic, b"")
 
 
+class Client:
+    """A client of librdkafka, as a test changes it."""
+
+    def __init__(self, client: confluent_kafka.Producer) -> None:
+        self._client: Any = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def __len__(self) -> int:
+        return len(self._client)
+
+
+class Answered(Client):
+    """All reports are there when it is asked for them."""
+
+    def poll(self, seconds: float) -> None:
+        while len(self._client) > 0:
+            self._client.poll(30)
+
+
+@pytest.mark.parametrize("told", [lambda _, sent: sent.result(0), lambda each, _: each.flush(0)])
+def test_without_a_wait_the_reports_that_are_there_are_looked_for(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch, told: Callable[[Producer, Delivery], object]
+) -> None:
+    with Producer(shared.bootstrap) as producer:
+        monkeypatch.setattr(producer._sender, "client", Answered(producer._sender.client))
+        delivery = producer.send(shared.topic(), "durable")
+        told(producer, delivery)
+        assert delivery.is_done
+
+
 def test_the_failures_of_an_interrupted_close_are_told_by_the_next_one(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,19 +176,6 @@ def test_the_failures_of_an_interrupted_close_are_told_by_the_next_one(
     with pytest.raises(DeliveryError, match="_MSG_TIMED_OUT"):
         producer.close()
     producer.close()
-
-
-class Client:
-    """A client of librdkafka, as a test changes it."""
-
-    def __init__(self, client: confluent_kafka.Producer) -> None:
-        self._client: Any = client
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def __len__(self) -> int:
-        return len(self._client)
 
 
 class Closing(Client):
