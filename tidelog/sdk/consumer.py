@@ -72,6 +72,8 @@ class Consumer:
         self._fetched = FetchedMessages(self._decoded if decodes else None)
         self._revoked_places: set[Place] = set()
         """Of the messages that are being fetched."""
+        self._first: dict[Place, int] = {}
+        """The partition and offset of the first of them."""
         self._consumed: dict[Place, Position] = {}
         """Positions behind the messages of earlier batches."""
         self._ends: dict[Place, int] = {}
@@ -315,12 +317,15 @@ class Consumer:
 
     def _fetch_once(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for messages, and hold those that are there."""
+        self._first = {}
         first = self._client.poll(0)
         if first is None:
             first = self._client.poll(timeout)
         if first is None:
             return
         self._revoked_places.clear()
+        if first.error() is None:
+            self._first = {place_of(first): first.offset() or 0}
         # Waiting for a full batch would delay the messages that are there.
         fetched = [first, *self._client.consume(self._records_max - 1, 0)]
         self._hold(self._owned(fetched) if self._revoked_places else fetched)
@@ -343,7 +348,8 @@ class Consumer:
             for each in self._client.position(self._client.assignment())
             if each.offset != OFFSET_INVALID
         }
-        known = {place: at[0] for place, at in self._consumed.items() if place in given}
+        begun = self._first | {place: at[0] for place, at in self._consumed.items()}
+        known = {place: offset for place, offset in begun.items() if place in given}
         starts = known | self._starts([place for place in given if place not in known], given)
         for place, start in starts.items():
             if start != given[place]:

@@ -328,6 +328,38 @@ def test_a_batch_that_ctrl_c_takes_away_is_given_out_by_the_next_call(
             assert sorted(found) == sent
 
 
+class AtTheEnd(InterruptedInABatch):
+    """Tells when it has come to the end of a partition."""
+
+    def __init__(self, configuration: dict[str, object]) -> None:
+        super().__init__(configuration | {"enable.partition.eof": True})
+        self.is_at_end = False
+
+    def poll(self, timeout: float) -> confluent_kafka.Message | None:
+        fetched = self._client.poll(timeout)
+        self.is_at_end |= fetched is not None and fetched.error() is not None
+        return fetched
+
+
+def test_a_batch_that_ctrl_c_takes_away_from_a_new_group_at_the_end_is_given_out(
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = shared.topic()
+    shared.produce(topic, ["before"])
+    clients = replaced(monkeypatch, "consumer", AtTheEnd)
+    with Consumer(shared.bootstrap, topic, "new-at-the-end") as consumer:
+        while not clients[0].is_at_end:
+            assert consumer.poll(0.1) is None
+        shared.produce(topic, ["a", "b", "c"])
+        clients[0].dropped = 2
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(30)
+        for sent in (b"a", b"b", b"c"):
+            message = consumer.poll(30)
+            assert message is not None
+            assert message.value == sent
+
+
 def test_a_closed_consumer_refuses_every_use(shared: Broker) -> None:
     topic = shared.topic()
     shared.produce(topic, ["a", "b"])
