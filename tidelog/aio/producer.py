@@ -214,6 +214,9 @@ class Producer:
             await self._calls.idle()
             if self._transactions is not None:
                 await self._transactions.outcome()
+            elif not sender.is_forked:
+                # One of another task, which flushes.
+                await self._delivered(None)
             sender.raise_failures()
             return
         sender.is_closed = True

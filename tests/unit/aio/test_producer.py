@@ -121,6 +121,20 @@ def test_the_failures_of_a_cancelled_close_are_told_by_the_next_one(broker: Brok
     asyncio.run(run())
 
 
+def test_a_close_beside_another_one_waits_for_the_messages(shared: Broker) -> None:
+    async def run() -> None:
+        producer = Producer(shared.bootstrap, linger_ms=500)
+        delivery = await producer.send(shared.topic(), "durable")
+        first = asyncio.create_task(producer.close())
+        # The first one begins, and comes to its wait.
+        await asyncio.sleep(0)
+        await producer.close()
+        assert delivery.is_done
+        await first
+
+    asyncio.run(run())
+
+
 def test_tasks_that_wait_hear_of_the_end_of_a_cancelled_close(broker: Broker) -> None:
     topic = broker.topic()
 
