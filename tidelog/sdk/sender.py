@@ -285,6 +285,8 @@ class Sender:
     def forked(self) -> None:
         """This process is a child of the producer's: its messages are the parent's."""
         self.is_closed = self.is_forked = True
+        if self.ends is not None:
+            self.ends.died(FatalError(f"the producer {FORKED}"))
 
     def _closed(self) -> Refused:
         return Refused(f"the producer {FORKED}" if self.is_forked else CLOSED)

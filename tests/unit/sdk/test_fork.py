@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.unit.sdk.test_producer import values
 from tidelog.testing.broker import Broker
 
@@ -67,3 +69,37 @@ def test_clients_that_were_made_before_a_fork_are_refused_in_the_child(shared: B
     later = [b"before the fork", b"held", b"of the child", b"of the parent"]
     assert read == str(later)
     assert sorted(values(shared, topic)) == [b"before", *later]
+
+
+IN_A_TRANSACTION = """
+import os, sys
+from tidelog import Producer
+
+bootstrap, topic, fails = sys.argv[1:]
+producer = Producer(bootstrap, transactional_id="forked-" + fails, max_block_ms=5000)
+try:
+    with producer.transaction(commit_timeout=5):
+        producer.send(topic, "of the parent")
+        producer.flush()
+        child = os.fork()
+        if child == 0 and fails == "True":
+            raise KeyError
+    os.waitpid(child, 0)
+    producer.close()
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_child_that_leaves_its_parents_transaction_is_told(shared: Broker, fails: bool) -> None:
+    topic = shared.topic()
+    command = [sys.executable, "-W", "ignore", "-c", IN_A_TRANSACTION]
+    arguments = [shared.bootstrap, topic, str(fails)]
+    run = subprocess.run(
+        command + arguments, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.stdout.startswith("FatalError the producer was made before a fork"), run.stderr
+    assert len(run.stdout.splitlines()) == 1
+    assert values(shared, topic) == [b"of the parent"]
