@@ -161,6 +161,10 @@ class Sender:
             self._produce(topic, value, key, number, delivery, **options)
         except UnicodeEncodeError as error:
             raise NotSerializable(f"the topic or a header has no UTF-8: {error}") from error
+        except (TypeError, OverflowError) as error:
+            raise NotSerializable(
+                f"a message has no such topic, key, value, headers, partition or timestamp: {error}"
+            ) from error
         except (BufferError, confluent_kafka.KafkaException):
             message = (topic, value, key, number, delivery), options
             return None if self.offer(message) else message

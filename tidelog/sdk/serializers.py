@@ -21,7 +21,7 @@ Deserializer: TypeAlias = Callable[[bytes, SerializationContext], Any]
 
 
 class NotSerializable(TidelogError):
-    """A key or value does not fit its serializer. Nothing was sent."""
+    """A key or value does not fit its serializer, or another field no message. Nothing was sent."""
 
 
 class NotDeserializable(TidelogError):

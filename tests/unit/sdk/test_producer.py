@@ -103,6 +103,16 @@ def test_what_no_message_may_have_is_refused_before_it_is_sent(shared: Broker) -
         unnamed: Any = {5: "value"}
         with pytest.raises(NotSerializable, match="name of a header is text, not int"):
             producer.send(topic, "a", headers=unnamed)
+        fields: list[dict[str, Any]] = [
+            {"topic": None},
+            {"headers": {"name": 5}},
+            {"headers": [("name",)]},
+            {"partition": 2**31},
+            {"timestamp": 2**63},
+        ]
+        for each in fields:
+            with pytest.raises(NotSerializable, match="a message has no such topic, key"):
+                producer.send(**{"topic": topic, "value": "a"} | each)
     assert values(shared, topic) == []
 
 
