@@ -133,26 +133,34 @@ class Admin:
     ) -> None:
         """Create a topic. KafkaRequestError: TOPIC_ALREADY_EXISTS, INVALID_CONFIG and others."""
         texts = {key.replace("_", "."): _text(value) for key, value in (configs or {}).items()}
-        topic = NewTopic(name, partitions, BROKERS_DEFAULT, config=texts)
-        self._answer(self._client.create_topics([topic])[name], f"create topic {name}")
+
+        def ask() -> Future[None]:
+            topic = NewTopic(name, partitions, BROKERS_DEFAULT, config=texts)
+            return self._client.create_topics([topic])[name]
+
+        self._answer(ask, f"create topic {name}")
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records."""
-        self._answer(self._client.delete_topics([name])[name], f"delete topic {name}")
+        self._answer(lambda: self._client.delete_topics([name])[name], f"delete topic {name}")
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Raise a topic's number of partitions to `partitions`. Keys may change their partition."""
-        wanted = NewPartitions(topic, partitions)
-        self._answer(
-            self._client.create_partitions([wanted])[topic], f"partitions of topic {topic}"
-        )
+
+        def ask() -> Future[None]:
+            wanted = NewPartitions(topic, partitions)
+            return self._client.create_partitions([wanted])[topic]
+
+        self._answer(ask, f"partitions of topic {topic}")
 
     def configs(self, topic: str) -> dict[str, str]:
         """A topic's settings, with those that it has not set itself."""
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        found = self._answer(
-            self._client.describe_configs([resource])[resource], f"settings of topic {topic}"
-        )
+
+        def ask() -> Future[Any]:
+            resource = ConfigResource(ResourceType.TOPIC, topic)
+            return self._client.describe_configs([resource])[resource]
+
+        found = self._answer(ask, f"settings of topic {topic}")
         return {name: entry.value for name, entry in sorted(found.items())}
 
     def set_configs(self, topic: str, configs: Mapping[str, object | None]) -> None:
@@ -167,15 +175,16 @@ class Admin:
             )
             for key, value in configs.items()
         ]
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        self._answer(
-            self._client.incremental_alter_configs([resource])[resource],
-            f"settings of topic {topic}",
-        )
+
+        def ask() -> Future[Any]:
+            resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+            return self._client.incremental_alter_configs([resource])[resource]
+
+        self._answer(ask, f"settings of topic {topic}")
 
     def groups(self) -> list[str]:
         """The names of the consumer groups."""
-        found = self._answer(self._client.list_consumer_groups(), "groups")
+        found = self._answer(self._client.list_consumer_groups, "groups")
         for error in found.errors:
             raise translated(error, "groups")
         return sorted(each.group_id for each in found.valid)
@@ -183,17 +192,19 @@ class Admin:
     def group(self, group: str) -> GroupDescription:
         """A group's state and members."""
         found = self._answer(
-            self._client.describe_consumer_groups([group])[group], f"group {group}"
+            lambda: self._client.describe_consumer_groups([group])[group], f"group {group}"
         )
         members = tuple(sorted(each.client_id for each in found.members))
         return GroupDescription(group, found.state.name, members)
 
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
         """The committed offsets of a group, by topic and partition."""
-        asked = [ConsumerGroupTopicPartitions(group)]
-        found = self._answer(
-            self._client.list_consumer_group_offsets(asked)[group], f"offsets of group {group}"
-        )
+
+        def ask() -> Future[Any]:
+            asked = [ConsumerGroupTopicPartitions(group)]
+            return self._client.list_consumer_group_offsets(asked)[group]
+
+        found = self._answer(ask, f"offsets of group {group}")
         for each in found.topic_partitions:
             if each.error is not None:
                 raise translated(each.error, f"offset of {each.topic}-{each.partition}")
@@ -210,7 +221,9 @@ class Admin:
 
     def delete_group(self, group: str) -> None:
         """Delete a group that has no members, and its offsets."""
-        self._answer(self._client.delete_consumer_groups([group])[group], f"delete group {group}")
+        self._answer(
+            lambda: self._client.delete_consumer_groups([group])[group], f"delete group {group}"
+        )
 
     def transactions(self) -> dict[str, str]:
         """The transactional ids, and the states of their newest transactions."""
@@ -269,9 +282,12 @@ class Admin:
 
     def users(self) -> dict[str, dict[str, int]]:
         """The users with a password, and the iterations of each of their mechanisms."""
-        # One future, where no users are named.
-        asked: Any = self._client.describe_user_scram_credentials()
-        found: dict[str, Any] = self._answer(asked, "users")
+
+        def ask() -> Any:
+            # One future, where no users are named.
+            return self._client.describe_user_scram_credentials()
+
+        found: dict[str, Any] = self._answer(ask, "users")
         return {
             name: {
                 each.mechanism.name.replace("_", "-"): each.iterations
@@ -288,12 +304,18 @@ class Admin:
         iterations: int = ITERATIONS_MIN,
     ) -> None:
         """Add a user, or replace the password of one."""
-        info = ScramCredentialInfo(_mechanism(mechanism), iterations)
-        self._alter_user(UserScramCredentialUpsertion(user, info, password.encode()))
+        named = _mechanism(mechanism)
+
+        def alteration() -> UserScramCredentialAlteration:
+            info = ScramCredentialInfo(named, iterations)
+            return UserScramCredentialUpsertion(user, info, password.encode())
+
+        self._alter_user(user, alteration)
 
     def delete_user(self, user: str, mechanism: str = SCRAM_DEFAULT) -> None:
         """Remove a user's password for a mechanism. KafkaRequestError: RESOURCE_NOT_FOUND."""
-        self._alter_user(UserScramCredentialDeletion(user, _mechanism(mechanism)))
+        named = _mechanism(mechanism)
+        self._alter_user(user, lambda: UserScramCredentialDeletion(user, named))
 
     def rules(self, *, principal: str | None = None, name: str | None = None) -> list[AccessRule]:
         """The access control rules, of all or of one principal, and of a resource's name."""
@@ -323,10 +345,13 @@ class Admin:
 
         self._ask_directly(ask)
 
-    def _alter_user(self, alteration: UserScramCredentialAlteration) -> None:
-        user = alteration.user
-        asked = self._client.alter_user_scram_credentials([alteration])
-        self._answer(asked[user], f"user {user}")
+    def _alter_user(
+        self, user: str, alteration: Callable[[], UserScramCredentialAlteration]
+    ) -> None:
+        def ask() -> Future[Any]:
+            return self._client.alter_user_scram_credentials([alteration()])[user]
+
+        self._answer(ask, f"user {user}")
 
     def _metadata(self) -> Any:
         def ask(seconds: float) -> Any:
@@ -334,8 +359,15 @@ class Admin:
 
         return repeated(ask, "topics", self._block_ms_max)
 
-    def _answer(self, asked: Future[T], what: str) -> T:
-        """A request's answer. The request is sent once: a repeated one could fail on itself."""
+    def _answer(self, ask: Callable[[], Future[T]], what: str) -> T:
+        """A request's answer. The request is sent once: a repeated one could fail on itself.
+
+        Raises InvalidConfiguration if confluent-kafka refuses the request.
+        """
+        try:
+            asked = ask()
+        except (TypeError, ValueError) as error:
+            raise InvalidConfiguration(f"{what}: {error}") from error
         try:
             return asked.result(self._block_ms_max / 1000)
         except TimeoutError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -183,3 +184,23 @@ def test_without_a_broker_a_call_ends_at_its_limit(broker: Broker) -> None:
         Admin(bootstrap, max_block_ms=0).topics()
     with pytest.raises(InvalidConfiguration, match=r"did you mean client\.id"):
         Admin(bootstrap, client_ids="x")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda admin: admin.create_topic("t", -5),
+        lambda admin: admin.create_topic("t\udc00"),
+        lambda admin: admin.add_partitions("t", 0),
+        lambda admin: admin.configs(""),
+        lambda admin: admin.set_configs("t", {}),
+        lambda admin: admin.group_offsets(""),
+        lambda admin: admin.set_user("", "password"),
+        lambda admin: admin.set_user("alice", "password", iterations=0),
+    ],
+)
+def test_a_request_that_kafka_does_not_have_is_refused(
+    shared: Broker, ask: Callable[[Admin], object]
+) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"(topic|group|user) .*: "):
+        ask(Admin(shared.bootstrap))
