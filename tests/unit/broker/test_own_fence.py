@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from tests.unit.broker.dispatch.test_request_order import connected, listed, produced
-from tests.unit.broker.one_broker import OneBroker, World, batch, run
+from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, produce_request, run
 from tests.unit.broker.ownership.given_away import OTHER
+from tidelog.broker.handlers.data.produce import produce
 from tidelog.broker.partitions.partitions import Partition
 from tidelog.broker.roll.recovered import RecoveredPartitions
 from tidelog.clock import SystemClock
@@ -105,6 +106,24 @@ def test_a_broker_reads_of_its_fence_before_it_calls_a_batch_out_of_order() -> N
             assert gap.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             with pytest.raises(Fenced):
                 await one.run
+
+    run(story)
+
+
+def test_a_batch_beside_one_out_of_order_is_acknowledged() -> None:
+    here = World(MemoryStore(SystemClock()))
+
+    async def story() -> None:
+        async with here.broker() as one:
+            await one.create_topic(partitions=2)
+            request = produce_request(TOPIC, 0, batch(b"good"), -1, 5000)
+            late = produce_request(TOPIC, 1, batch(b"gap", **LATER), -1, 5000)
+            request.topic_data[0].partition_data += late.topic_data[0].partition_data
+            answer = await produce(one.broker.services.data, request, one.context(9))
+            assert answer is not None
+            codes = [each.error_code for each in answer.responses[0].partition_responses]
+            assert codes == [ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+            assert [each.value for each in await one.read_all()] == [b"good"]
 
     run(story)
 

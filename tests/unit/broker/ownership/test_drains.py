@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 import pytest
 
 from tests.unit.broker.one_broker import OneBroker, World, batch, run
 from tests.unit.broker.ownership.test_several_brokers import (
+    HeldOpenings,
     epoch_of,
     reassign,
     shared_topic,
@@ -18,8 +18,6 @@ from tests.unit.broker.ownership.test_several_brokers import (
 )
 from tidelog.broker.handlers.cluster.spreading import drain_brokers, rebalance_brokers
 from tidelog.broker.handlers.cluster.topics import create_topics
-from tidelog.broker.partitions.partitions import Partition
-from tidelog.broker.roll.recovered import RecoveredPartitions
 from tidelog.clock import SystemClock
 from tidelog.coordinator.cluster.membership.assignment import spread
 from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
@@ -219,16 +217,7 @@ def test_a_rebalance_gives_open_partitions_while_others_are_being_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = world()
-    right = RecoveredPartitions.advance
-    opening, may_open = asyncio.Event(), asyncio.Event()
-    may_open.set()
-
-    async def advance(self: RecoveredPartitions, partitions: Iterable[Partition]) -> None:
-        opening.set()
-        await may_open.wait()
-        await right(self, partitions)
-
-    monkeypatch.setattr(RecoveredPartitions, "advance", advance)
+    openings = HeldOpenings(monkeypatch)
 
     async def story() -> None:
         async with here.broker(1) as heir, here.broker(3) as other:
@@ -236,15 +225,14 @@ def test_a_rebalance_gives_open_partitions_while_others_are_being_opened(
                 topic_id = await shared_topic(dead, dead, dead, heir, heir)
                 await dead.produce(batch(b"x"))
             await heir.broker.membership.metadata.refresh()
-            opening.clear()
-            may_open.clear()
+            openings.hold()
             await take_over(heir, dead, dict.fromkeys(range(2), epoch_of(heir)))
-            await opening.wait()
+            await openings.begun.wait()
             assert await rebalanced(other) == {1: (0, 2), 3: (0, 0)}
             state = await other.broker.membership.metadata.refresh()
             given = {place.partition for place in state.owned_by(epoch_of(other))}
             assert given == {2, 3}
-            may_open.set()
+            openings.may_end.set()
             await until_served(heir, topic_id, 0, 1)
             assert await values(heir, 0) == [b"x"]
 

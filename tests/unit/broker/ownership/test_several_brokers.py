@@ -84,6 +84,26 @@ async def take_over(one: OneBroker, dead: OneBroker, owners: Mapping[int, Epoch]
     )
 
 
+class HeldOpenings:
+    """Keeps brokers from opening recovered partitions, from `hold` until `may_end` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        right = RecoveredPartitions.advance
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+        self.may_end.set()
+
+        async def advance(recovered: RecoveredPartitions, partitions: Iterable[Partition]) -> None:
+            self.begun.set()
+            await self.may_end.wait()
+            await right(recovered, partitions)
+
+        monkeypatch.setattr(RecoveredPartitions, "advance", advance)
+
+    def hold(self) -> None:
+        self.begun.clear()
+        self.may_end.clear()
+
+
 async def values(one: OneBroker, partition: int) -> list[bytes | None]:
     return [record.value for record in await one.read_all(partition)]
 
@@ -177,31 +197,21 @@ def test_answers_about_leaders_wait_until_a_taken_partition_is_open(
 ) -> None:
     monkeypatch.setattr(departures, "WAIT_SECONDS_MAX", 3600.0)
     here = World(MemoryStore(SystemClock()), wal_linger_ms=0)
-    right = RecoveredPartitions.advance
-    opening, may_open = asyncio.Event(), asyncio.Event()
-    may_open.set()
-
-    async def advance(self: RecoveredPartitions, partitions: Iterable[Partition]) -> None:
-        opening.set()
-        await may_open.wait()
-        await right(self, partitions)
-
-    monkeypatch.setattr(RecoveredPartitions, "advance", advance)
+    openings = HeldOpenings(monkeypatch)
 
     async def story() -> None:
         async with here.broker(1) as heir:
             async with here.broker(2, politely=False) as dead:
                 topic_id = await shared_topic(dead, dead)
                 await dead.produce(batch(b"x"))
-            opening.clear()
-            may_open.clear()
+            openings.hold()
             await take_over(heir, dead, {0: epoch_of(heir)})
-            await opening.wait()
+            await openings.begun.wait()
             settled = asyncio.create_task(heir.broker.membership.departures.settled())
             for _ in range(100):
                 await asyncio.sleep(0)
             assert not settled.done()
-            may_open.set()
+            openings.may_end.set()
             await settled
             await until_served(heir, topic_id, 0)
 
