@@ -80,7 +80,7 @@ _SHOWN_BY = {
     "serve-what-was-given": 3,
     "read-what-was-given": 2,
     "resume-undecided": 3,
-    "remote-markers-first": 5,
+    "remote-markers-first": 101,
     "remote-markers-assumed": 2,
     "refused-markers-settle": 2,
     "drained-gets-partitions": 7,
