@@ -25,14 +25,19 @@ MAIN = "org.apache.kafka.connect.mirror.MirrorMaker"
 LOOKS_MAX = 240
 LOOK_SECONDS = 0.5
 # By default MirrorMaker looks at groups each minute, and notes an offset each hundred records. It
-# keeps the notes in a topic of the old cluster, with three replicas by default, but the test's
-# cluster has one broker.
+# keeps topics of its own in both clusters, with three replicas by default, and ends if it cannot
+# create them for some time. The test's old cluster has one broker.
 QUICKLY = """
 offset-syncs.topic.replication.factor = 1
+config.storage.replication.factor = 1
+offset.storage.replication.factor = 1
+status.storage.replication.factor = 1
 emit.checkpoints.interval.seconds = 1
 sync.group.offsets.interval.seconds = 1
 offset.lag.max = 0
 """
+WORKER_TOPICS = {f"mm2-{kind}.new.internal" for kind in ("configs", "offsets", "status")}
+"""What MirrorMaker needs in the old cluster, even if it copies nothing into it."""
 COUNT = 300
 JARS = (f"org.apache.kafka:connect-mirror:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36")
 Record = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int | None]
@@ -108,6 +113,7 @@ def test_the_tutorials_file_moves_a_topic_and_its_group(
         read_on(old, seen, COUNT)
         lib = fetch_jars(CACHE / f"kafka-mirror-{KAFKA_VERSION}", JARS)
         with mirroring(lib, tmp_path, old, new) as log:
+            wait_until(lambda: Admin(old).topics().keys() >= WORKER_TOPICS, log)
             wait_until(lambda: "flights" in Admin(new).topics(), log)
             wait_until(lambda: len(records(new)) >= COUNT, log)
             # An offset that the group committed before MirrorMaker began has no translation. Here
