@@ -10,6 +10,9 @@ import pytest
 from tests.unit.broker.dispatch.test_request_order import connected, listed, produced
 from tests.unit.broker.one_broker import TOPIC, OneBroker, World, batch, produce_request, run
 from tests.unit.broker.ownership.given_away import OTHER
+from tests.unit.broker.rolled import hosted
+from tests.unit.broker.sink_world import Sink, world
+from tidelog.broker.handlers.data.adopt import adopt
 from tidelog.broker.handlers.data.produce import produce
 from tidelog.broker.partitions.partitions import Partition
 from tidelog.broker.roll.recovered import RecoveredPartitions
@@ -25,6 +28,7 @@ from tidelog.entropy import SeededEntropy
 from tidelog.errors import CorruptObject, Fenced, Refused
 from tidelog.identifiers import Epoch, Slot, TopicId
 from tidelog.protocol.error_codes import ErrorCode
+from tidelog.protocol.schemas.own.adopt import AdoptPartition, AdoptRequest, AdoptTopic
 from tidelog.storage.object_store import ObjectStore, StoreNotApplied
 from tidelog.storage.stores.memory import MemoryStore
 
@@ -124,6 +128,37 @@ def test_a_batch_beside_one_out_of_order_is_acknowledged() -> None:
             codes = [each.error_code for each in answer.responses[0].partition_responses]
             assert codes == [ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
             assert [each.value for each in await one.read_all()] == [b"good"]
+
+    run(story)
+
+
+def test_a_broker_reads_of_its_fence_before_it_refuses_an_adoption_by_an_epoch() -> None:
+    here = world()
+
+    async def story() -> None:
+        async with here.broker() as one:
+            sink = Sink(here)
+            staged, spent, client = await sink.adoptable(one)
+            assert await client.init() is ErrorCode.NONE
+            topic_id = hosted(one).log.partition.topic_id
+            partition = AdoptPartition(partition_index=0, staged_ids=[staged])
+            request = AdoptRequest(
+                transactional_id=spent.transactional_id,
+                producer_id=spent.identity.producer_id,
+                producer_epoch=spent.identity.epoch,
+                topics=[AdoptTopic(topic_id=topic_id, partitions=[partition])],
+            )
+
+            async def refusal() -> int:
+                answer = await adopt(one.broker.services.data, request, one.context(1))
+                return answer.topics[0].partitions[0].error_code
+
+            assert await refusal() == ErrorCode.INVALID_PRODUCER_EPOCH
+            await fence(here.store, one)
+            assert one.broker.membership.may_serve_reads()
+            assert await refusal() == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            with pytest.raises(Fenced):
+                await one.run
 
     run(story)
 

@@ -94,3 +94,28 @@ def test_rules_that_changed_while_a_fetch_waited_hold_for_its_answer() -> None:
         assert not read.found.size_bytes
 
     run(story())
+
+
+def test_a_fetch_waits_for_the_partitions_behind_one_that_becomes_known_meanwhile() -> None:
+    cold = ColdLog(log_of(0))
+    found: list[FetchTarget] = []
+
+    def find(target: FetchTarget) -> Partition:
+        found.append(target)
+        if len(found) == 1:
+            raise PartitionError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "it is not known yet")
+        return cold.partition
+
+    async def story() -> None:
+        await cold.write()
+        targets = [FetchTarget((TOPIC_ID, n), 0, MIB) for n in (1, 0)]
+        limits = FetchLimits(MIB, MIB, wait_ms_max=600_000)
+        fetch = cold.fetcher.fetch(targets, find, Isolation.READ_COMMITTED, limits)
+        fetching = asyncio.create_task(fetch)
+        await until(lambda: len(found) == 4)
+        cold.partition.readers.wake_all()
+        await until(lambda: len(found) == 6)
+        cold.fetcher.close()
+        assert [read.code for read in await fetching] == [ErrorCode.NONE] * 2
+
+    run(story())
