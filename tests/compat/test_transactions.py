@@ -293,6 +293,29 @@ def test_each_input_has_its_outputs_once_whichever_process_is_killed(
                 assert has_own_epochs(view.batches) == (library == "java")
 
 
+def test_a_worker_whose_idle_member_was_fenced_ends_and_its_successor_goes_on(
+    tmp_path: Path,
+) -> None:
+    """librdkafka tells a fatal error once, and then returns no more records."""
+    group = "worker-confluent-kafka"
+    with stage_in(tmp_path) as stage:
+        worker = Worker(worker_command("confluent-kafka", stage.bootstrap, None), tmp_path)
+        try:
+            stage.feed(WAVE_RECORDS)
+            worker.wait_for(lambda: group_offsets(stage.bootstrap, group) == stage.sources())
+            settings = {"bootstrap.servers": stage.bootstrap, "group.id": group}
+            other = Consumer({**settings, "group.instance.id": group})
+            other.subscribe([SOURCE])
+            until(lambda: other.poll(0.1) is None and bool(other.assignment()), lambda: group)
+            worker.wait_for(lambda: worker.gave_up > 0)
+            other.close()
+            stage.feed(WAVE_RECORDS)
+            worker.wait_for(lambda: group_offsets(stage.bootstrap, group) == stage.sources())
+        finally:
+            worker.kill()
+        assert stage.outputs(LEFT) == stage.outputs(RIGHT) == list(range(stage.inputs))
+
+
 def test_a_streams_job_counts_each_input_once_whichever_process_is_killed(
     tmp_path: Path, kafka_lib: Path
 ) -> None:

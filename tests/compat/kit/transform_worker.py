@@ -129,7 +129,9 @@ def confluent(job: Job, member: dict[str, str | int]) -> NoReturn:
         faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
         found = consumer.consume(BATCH_RECORDS_MAX, timeout=0.2)
         for fault in (m.error() for m in found):
-            if fault is not None and fault.fatal():
+            # The error of a message never says that it is fatal, except by its code. The consumer
+            # is silent from then on.
+            if fault is not None and fault.code() == KafkaError._FATAL:
                 raise KafkaException(fault)
         values = [(m.topic(), m.partition(), m.offset(), m.value()) for m in found if not m.error()]
         if not values:
