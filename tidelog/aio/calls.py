@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
+from tidelog.errors import Refused
 from tidelog.sdk.connecting import logger
 
 P = ParamSpec("P")
@@ -19,14 +20,22 @@ class BlockingCalls:
     The next call begins after it.
     """
 
-    def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(1, name)
+    def __init__(self, kind: str) -> None:
+        """`kind` names the client in errors, such as `producer`."""
+        self._kind = kind
+        self._executor = ThreadPoolExecutor(1, f"tidelog-{kind}")
+        self.is_closed = False
         self._newest: asyncio.Future[Any] | None = None
 
     def begin(
         self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
     ) -> asyncio.Future[T]:
-        """The outcome of a call that begins when those before it have ended."""
+        """The outcome of a call that begins when those before it have ended.
+
+        Raises Refused after `close`.
+        """
+        if self.is_closed:
+            raise Refused(f"the {self._kind} is closed; make a new one")
         loop = asyncio.get_running_loop()
         made = loop.run_in_executor(self._executor, lambda: function(*arguments, **named))
         self._newest = made
@@ -53,6 +62,7 @@ class BlockingCalls:
 
     def close(self) -> None:
         """The thread ends after its last call."""
+        self.is_closed = True
         self._executor.shutdown(wait=False)
 
 

@@ -57,7 +57,7 @@ class Consumer:
 
         self._make = make
         self._made: blocking.Consumer | None = None
-        self._calls = BlockingCalls("tidelog-consumer")
+        self._calls = BlockingCalls("consumer")
         self._turn = asyncio.Lock()
         self._is_closed = self._has_ended = False
 

@@ -124,7 +124,7 @@ class Producer:
         """Connects in the background. Raises InvalidConfiguration."""
         self._sender = _LoopSender(bootstrap, key_serializer, value_serializer, settings)
         self._client = self._sender.client
-        self._calls = BlockingCalls("tidelog-producer")
+        self._calls = BlockingCalls("producer")
         self._transactions: ThreadedCalls | None = None
         self._unpolled = 0
         self._next_poll: asyncio.TimerHandle | None = None

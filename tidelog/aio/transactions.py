@@ -63,7 +63,9 @@ class ThreadedCalls:
         try:
             await asyncio.shield(begun)
         except asyncio.CancelledError:
-            self._calls.begin(give_back)
+            # `close` waits for a begin that runs, and ends what it began.
+            if not self._calls.is_closed:
+                self._calls.begin(give_back)
             raise
 
     async def settle(self) -> None:
@@ -80,7 +82,7 @@ class ThreadedCalls:
     async def abort(self) -> None:
         """Abort. RetriableError after `max.block.ms`: the next transaction repeats it first."""
         try:
-            await self._calls.run(self._ends.abort)
+            await self._calls.run(self._abort_open)
         finally:
             self._forget_failures()
 
@@ -99,13 +101,22 @@ class ThreadedCalls:
                 if not self._commit.done():
                     self._ends.give_up()
             await self.outcome()
-        elif self._ends.is_open:
+            return
+        # A transaction that begins in another task.
+        while not self._calls.is_idle:
+            await self._calls.idle()
+        if self._ends.is_open:
             await self.abort()
 
     def _refuse_ended(self) -> None:
         """`close` may have aborted the transaction while its deliveries were waited for."""
         if not self._ends.is_open:
             self._ends.check_committable(None)
+
+    def _abort_open(self) -> None:
+        """Another task's `close` may have aborted it since it was asked for."""
+        if self._ends.is_open:
+            self._ends.abort()
 
     def _end_with_commit(self, timeout: float | None) -> None:
         try:

@@ -47,6 +47,7 @@ from tidelog.sdk.connecting import (
     completed,
     ends_at_fork,
     made,
+    never_freed,
     repeated,
 )
 from tidelog.sdk.errors import KafkaRequestError, RetriableError, translated
@@ -108,6 +109,7 @@ class Admin:
     def forked(self) -> None:
         """This process is a child of the administrator's."""
         self._is_forked = True
+        never_freed(self._made)
 
     @property
     def _client(self) -> AdminClient:

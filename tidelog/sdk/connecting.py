@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import os
 import re
@@ -83,6 +84,14 @@ _clients: WeakSet[Forked] = WeakSet()
 def ends_at_fork(client: Forked) -> None:
     """Call `forked` of a client in each child of this process, as long as there is the client."""
     _clients.add(client)
+
+
+def never_freed(client: object) -> None:
+    """Keep one of librdkafka's clients until this process, a forked child, has ended.
+
+    To free it is to join its threads, which are not here: the process would crash as it exits.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
 
 _forked_beside_clients = False

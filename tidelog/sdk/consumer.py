@@ -23,6 +23,7 @@ from tidelog.sdk.connecting import (
     ends_at_fork,
     logger,
     made,
+    never_freed,
     pause,
     repeated,
 )
@@ -273,6 +274,7 @@ class Consumer:
     def forked(self) -> None:
         """This process is a child of the consumer's: the fetched messages are the parent's."""
         self._is_closed = self._is_forked = True
+        never_freed(self._client)
         self._fetched.replace([])
 
     def __enter__(self) -> Consumer:

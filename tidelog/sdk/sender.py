@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import index
 from threading import Event, RLock, get_ident
 from typing import Any, Final, TypeAlias
 
@@ -17,6 +18,7 @@ from tidelog.sdk.connecting import (
     ends_at_fork,
     logger,
     made,
+    never_freed,
     serve_callbacks,
 )
 from tidelog.sdk.errors import (
@@ -289,6 +291,7 @@ class Sender:
     def forked(self) -> None:
         """This process is a child of the producer's: its messages are the parent's."""
         self.is_closed = self.is_forked = True
+        never_freed(self.client)
         if self.ends is not None:
             self.ends.died(FatalError(f"the producer {FORKED}"))
 
@@ -326,14 +329,16 @@ def _options(
     options: dict[str, Any] = {}
     pairs = None
     if headers:
-        pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
-        for name, *_ in pairs:
-            # confluent-kafka sends the repr of other names, and dies of a text without UTF-8.
-            if not isinstance(name, str):
-                raise NotSerializable(f"the name of a header is text, not {type(name).__name__}")
-            to_bytes(name)
+        pairs = _pairs(headers)
         options["headers"] = pairs
     if timestamp is not None:
+        try:
+            timestamp = index(timestamp)
+        except TypeError as error:
+            raise NotSerializable(
+                f"a timestamp is a whole number of milliseconds since 1970, not {timestamp!r}:"
+                " give int(time.timestamp() * 1000) for a datetime"
+            ) from error
         if timestamp == 0:
             # librdkafka's own mark of a message without a timestamp.
             raise Refused(
@@ -347,3 +352,23 @@ def _options(
             )
         options["timestamp"] = timestamp
     return pairs, options
+
+
+def _pairs(headers: Headers) -> list[tuple[str, bytes | str | None]]:
+    """The headers as librdkafka takes them. Raises NotSerializable."""
+    try:
+        pairs = [
+            (name, value)
+            for name, value in (headers.items() if isinstance(headers, Mapping) else headers)
+        ]
+    except (TypeError, ValueError) as error:
+        raise NotSerializable(
+            "headers are a mapping of names to values or a sequence of pairs (name, value), not"
+            f" {headers!r}"
+        ) from error
+    for name, _ in pairs:
+        # confluent-kafka sends the repr of other names, and dies of a text without UTF-8.
+        if not isinstance(name, str):
+            raise NotSerializable(f"the name of a header is text, not {type(name).__name__}")
+        to_bytes(name)
+    return pairs

@@ -375,6 +375,33 @@ def test_a_block_that_ends_while_its_producer_closes_says_that_it_was_aborted(
     assert values(shared, topic) == []
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_transaction_that_begins_while_its_producer_closes_is_refused(
+    shared: Broker, is_cancelled: bool
+) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        producer = Producer(
+            shared.bootstrap, transactional_id=f"aio-begins-beside-close-{is_cancelled}"
+        )
+        early = producer.transaction()
+        beginning = asyncio.create_task(send_all(producer, topic, "dropped"))
+        # The task has asked the thread to begin.
+        await asyncio.sleep(0)
+        if is_cancelled:
+            beginning.cancel()
+        await producer.close()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else Refused) as raised:
+            await beginning
+        assert is_cancelled or "the producer is closed" in str(raised.value)
+        with pytest.raises(Refused, match="the producer is closed"):
+            await early.__aenter__()
+
+    asyncio.run(run())
+    assert values(shared, topic) == []
+
+
 def test_the_older_of_two_producers_is_fenced(shared: Broker) -> None:
     topic = shared.topic()
 

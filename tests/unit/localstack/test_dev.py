@@ -53,11 +53,11 @@ def found(lines: list[str], pattern: str) -> list[str]:
     return [match[1] for line in lines if (match := re.search(pattern, line))]
 
 
-@pytest.mark.parametrize("arguments", [(), ("--brokers", "2", "--store", "moto")])
-def test_brokers_serve_and_ctrl_c_ends_all_processes(arguments: tuple[str, ...]) -> None:
+def serves_and_ends(brokers: int, *arguments: str) -> None:
+    """A record goes through the stack, and Ctrl-C ends all of its processes."""
     with started(*arguments) as (process, lines):
         addresses = found(lines, r"kafka (\S+)")
-        assert len(addresses) == (2 if arguments else 1)
+        assert len(addresses) == brokers
         bootstrap = ",".join(addresses)
         # A command goes on while one of several brokers is away.
         assert found(lines, r"TIDELOG_BOOTSTRAP=(\S+)") == [bootstrap]
@@ -74,6 +74,11 @@ def test_brokers_serve_and_ctrl_c_ends_all_processes(arguments: tuple[str, ...])
         ports = [int(address.rpartition(":")[2]) for address in addresses]
         ports += [int(port) for port in found(lines, r"endpoint=http://127.0.0.1:(\d+)")]
         assert not any(map(accepts, ports))
+
+
+@pytest.mark.parametrize("arguments", [(), ("--brokers", "2", "--store", "moto")])
+def test_brokers_serve_and_ctrl_c_ends_all_processes(arguments: tuple[str, ...]) -> None:
+    serves_and_ends(2 if arguments else 1, *arguments)
 
 
 def test_a_folder_keeps_its_records_and_sigterm_ends_the_stack(tmp_path: Path) -> None:

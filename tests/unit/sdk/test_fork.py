@@ -103,3 +103,30 @@ def test_a_child_that_leaves_its_parents_transaction_is_told(shared: Broker, fai
     assert run.stdout.startswith("FatalError the producer was made before a fork"), run.stderr
     assert len(run.stdout.splitlines()) == 1
     assert values(shared, topic) == [b"of the parent"]
+
+
+EXITS_BESIDE = """
+import os, sys
+from tidelog import Consumer
+
+bootstrap, topic, group = sys.argv[1:]
+consumer = Consumer(bootstrap, topic, group or None, auto_offset_reset="earliest")
+while consumer.poll(30) is None:
+    pass
+child = os.fork()
+if child == 0:
+    sys.exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+consumer.close()
+"""
+
+
+@pytest.mark.parametrize("group", ["", "exits-beside"])
+def test_a_child_that_exits_beside_its_parents_consumer_does_not_crash(
+    shared: Broker, group: str
+) -> None:
+    topic = shared.topic()
+    shared.produce(topic, ["a"])
+    command = [sys.executable, "-W", "ignore", "-c", EXITS_BESIDE, shared.bootstrap, topic, group]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout) == (0, "3\n"), run.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pytest
@@ -209,6 +209,28 @@ WRONG_USES = {
     "no JSON": Wrong(send({1, 2}, value_serializer="json"), "set is no JSON", "serializable"),
     "rows of another schema": Wrong(
         send({"n": "x"}, value_serializer=ROWS), "do not fit the schema", "x"
+    ),
+    "headers without values": Wrong(
+        with_producer(lambda made: made.send("topic", "a", headers=cast(Any, [5]))),
+        "not [5]",
+        "pairs (name, value)",
+    ),
+    "a header alone": Wrong(
+        with_producer(lambda made: made.send("topic", "a", headers=cast(Any, 5))),
+        "not 5",
+        "a mapping of names to values",
+    ),
+    "a date as timestamp": Wrong(
+        with_producer(
+            lambda made: made.send("topic", "a", timestamp=cast(Any, datetime(2024, 1, 1)))  # noqa: DTZ001
+        ),
+        "not datetime.datetime(2024",
+        "int(time.timestamp() * 1000)",
+    ),
+    "a text as timestamp": Wrong(
+        with_producer(lambda made: made.send("topic", "a", timestamp=cast(Any, "a"))),
+        "not 'a'",
+        "milliseconds since 1970",
     ),
     "a send after close": Wrong(send_after_close, "the producer is closed", "make a new one"),
     "a transaction without its id": Wrong(
