@@ -1,13 +1,25 @@
-"""Runs coroutines together, all at once or a few at a time: all results, or the first error."""
+"""Runs coroutines together, all at once or a few at a time: all results, or the first error.
+
+And remembers the loop that runs them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import cached_property
 from typing import Any, TypeVar
 
 A = TypeVar("A")
 T = TypeVar("T")
+
+
+class OfOneLoop:
+    """A part that serves within one event loop."""
+
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that ran at the first question: each costs a system call until Python 3.12."""
+        return asyncio.get_running_loop()
 
 
 async def all_results(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -29,6 +29,7 @@ from tidelog.broker.partitions.log_writer import LogWriter
 from tidelog.broker.partitions.partitions import Partition, PartitionError
 from tidelog.clock import Clock
 from tidelog.identifiers import Offset, Slot
+from tidelog.named_tuples import new_tuple
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
@@ -172,10 +173,9 @@ def prepare(
         info = accepted.batches[0]
         log_append_time = info.timestamp_type is TimestampType.LOG_APPEND_TIME
         prepared.append(
-            Prepared(
-                accepted.buffer,
-                info.header,
-                info.max_timestamp if log_append_time else -1,
+            new_tuple(
+                Prepared,
+                (accepted.buffer, info.header, info.max_timestamp if log_append_time else -1),
             )
         )
     return prepared
@@ -376,12 +376,10 @@ class Appender:
         log_append_time_ms = batch.log_append_time_ms
         if appended.duplicate and log_append_time_ms >= 0:
             log_append_time_ms = appended.max_timestamp
-        return ProducedBatch(
-            appended.base_offset,
-            log_append_time_ms,
-            log.log_start,
-            slot,
-            0 if appended.duplicate else batch.header.record_count,
+        records = 0 if appended.duplicate else batch.header.record_count
+        return new_tuple(
+            ProducedBatch,
+            (appended.base_offset, log_append_time_ms, log.log_start, slot, records),
         )
 
     async def delete_records(self, partition: Partition, offset: Offset) -> Offset:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from tidelog.concurrency import OfOneLoop
+
 
 class Deadline:
     """One wait. `cancel` ends it; after its expiry that changes nothing."""
@@ -31,7 +33,7 @@ class Deadline:
         self._late()
 
 
-class Deadlines:
+class Deadlines(OfOneLoop):
     """The waits of one event loop. Ended waits leave nothing behind."""
 
     def __init__(self) -> None:
@@ -44,18 +46,20 @@ class Deadlines:
         """Call `late` after `seconds`, unless the wait is cancelled before."""
         line = self._lines.get(seconds)
         if line is None:
-            line = self._lines[seconds] = _Line(seconds, self._lines)
+            line = self._lines[seconds] = _Line(seconds, self._lines, self.loop)
         return line.add(late)
 
 
 class _Line:
     """The waits of one length, by their ends. Deadlines lists it while it has any."""
 
-    def __init__(self, seconds: float, lines: dict[float, _Line]) -> None:
+    def __init__(
+        self, seconds: float, lines: dict[float, _Line], loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._seconds = seconds
         self._lines = lines
         self._waiting: dict[Deadline, None] = {}
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:

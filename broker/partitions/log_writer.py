@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from tidelog.broker.partitions.partitions import Partition, PartitionRegistry
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.identifiers import LeaderEpoch, Offset, Slot, TopicPartition
+from tidelog.named_tuples import new_tuple
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader
 from tidelog.records.buffers import Buffer
@@ -134,16 +135,19 @@ class LogWriter:
             return WrittenBatch(appended, self._wal.newest_slot)
         self._open(partition, opening)
         slot = self._wal.add(
-            BatchEntry(
-                log.partition,
-                log.leader_epoch,
-                data,
-                header,
-                appended.base_offset,
-                appended.ordinal,
+            new_tuple(
+                BatchEntry,
+                (
+                    log.partition,
+                    log.leader_epoch,
+                    data,
+                    header,
+                    appended.base_offset,
+                    appended.ordinal,
+                ),
             )
         )
-        return WrittenBatch(appended, slot)
+        return new_tuple(WrittenBatch, (appended, slot))
 
     def adopt(
         self,

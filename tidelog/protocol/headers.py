@@ -13,6 +13,7 @@ from functools import cache
 from math import inf
 from typing import Final, NamedTuple
 
+from tidelog.named_tuples import new_tuple
 from tidelog.protocol.api import ApiKey, request_type
 from tidelog.protocol.codec import encode, encode_in_steps, encode_short
 from tidelog.protocol.errors import MalformedMessage, UnencodableMessage
@@ -69,7 +70,7 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
             position, _ = skip_tags(frame, position, len(frame))
     except (ValueError, IndexError, struct.error) as error:
         raise MalformedMessage(f"request header: {error}") from error
-    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+    return new_tuple(RequestHeader, (api_key, api_version, correlation_id, client_id, position))
 
 
 def encode_request(

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from tidelog.errors import CorruptObject
 from tidelog.identifiers import LeaderEpoch, TopicPartition
+from tidelog.named_tuples import new_tuple
 from tidelog.records.batch import (
     CONTROL_FLAG,
     NO_PRODUCER_ID,
@@ -278,18 +279,23 @@ class PartitionLog:
         self._apply_batch(
             producer_id,
             batch.producer_epoch,
-            RememberedBatch(
-                batch.base_sequence,
-                last_sequence,
-                base_offset,
-                last_offset,
-                batch.max_timestamp,
+            new_tuple(
+                RememberedBatch,
+                (
+                    batch.base_sequence,
+                    last_sequence,
+                    base_offset,
+                    last_offset,
+                    batch.max_timestamp,
+                ),
             ),
             is_transactional,
             ordinal,
             now_ms,
         )
-        return AppendedBatch(base_offset, last_offset, False, ordinal, batch.max_timestamp)
+        return new_tuple(
+            AppendedBatch, (base_offset, last_offset, False, ordinal, batch.max_timestamp)
+        )
 
     def append_marker(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidelog.errors import Refused
+from tidelog.named_tuples import new_tuple
 from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, SEQUENCE_MAX
 from tidelog.wal.log.entries import NO_ORDINAL
 
@@ -264,14 +265,17 @@ def after_batch(
     batches = state.batches if epoch == state.epoch else ()
     if batch.first_sequence != NO_SEQUENCE:
         batches = (*batches[1 - BATCHES_REMEMBERED :], batch)
-    return ProducerState(
-        state.producer_id,
-        epoch,
-        state.coordinator_epoch,
-        batches,
-        ordinal,
-        transaction_first_offset,
-        now_ms,
+    return new_tuple(
+        ProducerState,
+        (
+            state.producer_id,
+            epoch,
+            state.coordinator_epoch,
+            batches,
+            ordinal,
+            transaction_first_offset,
+            now_ms,
+        ),
     )
 
 

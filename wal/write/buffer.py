@@ -15,6 +15,7 @@ from typing import NamedTuple
 from awscrt.checksums import combine_crc32c, crc32c
 
 from tidelog.identifiers import LeaderEpoch, TenureKey
+from tidelog.named_tuples import new_tuple
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
@@ -225,13 +226,12 @@ class SlotBuffer:
                     leader_epoch = tenures[reference][1]
                     adoption = Adoption(producer_id, producer_epoch, ordinal, leader_epoch)
                 begun = crc_of_batch(crc)
-                found.append(
-                    Extent(base, last, timestamp, names[number], position, length, begun, adoption)
-                )
+                place = names[number], position, length
+                found.append(new_tuple(Extent, (base, last, timestamp, *place, begun, adoption)))
         for reference, (partition, leader_epoch) in enumerate(self._partitions):
             of_tenure, log_start = tuple(extents.get(reference, ())), log_starts.get(reference)
             if of_tenure or log_start is not None:
-                yield SlotEffect(partition, leader_epoch, of_tenure, log_start)
+                yield new_tuple(SlotEffect, (partition, leader_epoch, of_tenure, log_start))
 
 
 class _IndexColumns(NamedTuple):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidelog.clock import Clock
+from tidelog.concurrency import OfOneLoop
 from tidelog.identifiers import Slot
 from tidelog.wal.settings import WalSettings
 from tidelog.wal.write.buffer import SlotBuffer
@@ -27,7 +28,7 @@ class _Closed(NamedTuple):
     is_full: bool
 
 
-class SlotFilling:
+class SlotFilling(OfOneLoop):
     """The open slot of one WAL, and its closed slots that wait for their upload."""
 
     def __init__(self, settings: WalSettings, clock: Clock, wake: Callable[[], None]) -> None:
@@ -65,8 +66,11 @@ class SlotFilling:
         if not is_empty and self._buffer.size_bytes + size_bytes > self._object_bytes_max:
             self.close(is_full=True)
             is_empty = True
-        if is_empty:
-            self._start_linger(is_idle)
+        if is_empty and is_idle:
+            # The uploading task runs after all ready tasks, so this turn's additions share a slot.
+            self._wake()
+        elif is_empty:
+            self._start_linger()
         return self._buffer
 
     def added(self) -> Slot:
@@ -78,13 +82,17 @@ class SlotFilling:
             self._wake()
         return slot
 
-    def producer_waits(self) -> None:
-        """Note that one more producer waits for a slot."""
-        if self._delay.is_active:
+    def producer_waits(self, waiting: int) -> None:
+        """Note that one more producer waits for a slot: `waiting` wait for the open one."""
+        if self._delay.is_active and not self._is_held(waiting):
             self._wake()
 
     def close(self, *, is_full: bool = False) -> None:
-        """Close the open slot and open the next one."""
+        """Close the open slot and open the next one; the closed one may be uploaded."""
+        self._close(is_full)
+        self._wake()
+
+    def _close(self, is_full: bool) -> None:
         self._closed.append(_Closed(self._slot, self._buffer, is_full))
         self._slot = Slot(self._slot + 1)
         self._buffer = SlotBuffer()
@@ -93,7 +101,6 @@ class SlotFilling:
             self._linger.cancel()
             self._linger = None
         self._end_delay()
-        self._wake()
 
     def may_go(self, waiting: int, *, is_idle: bool) -> bool:
         """True if a slot may be uploaded now.
@@ -105,18 +112,19 @@ class SlotFilling:
         buffer = self._buffer
         if buffer.is_empty:
             return False
-        if not self._is_due and (
-            not is_idle or self._delay.holds(buffer.batches, waiting, buffer.size_bytes)
-        ):
+        if not self._is_due and (not is_idle or self._is_held(waiting)):
             return False
         return self._is_affordable()
 
     def take(self) -> tuple[Slot, SlotBuffer]:
         """The next slot to upload, closed if it was open. Its PUT begins now."""
         if not self._closed:
-            self.close()
+            self._close(is_full=False)
         self._budget.spend(self._clock.monotonic())
         slot, buffer, _ = self._closed.popleft()
+        if not (self._buffer.is_empty or self._is_due or self._linger):
+            # It was begun while no upload was in flight.
+            self._start_linger()
         return slot, buffer
 
     def delay(self, answered: int, waiting: int, put_seconds: float) -> None:
@@ -124,8 +132,7 @@ class SlotFilling:
         self._end_delay()
         seconds = self._delay.begin(answered, waiting, put_seconds)
         if seconds:
-            loop = asyncio.get_running_loop()
-            self._delay_end = loop.call_later(seconds, self._delay_passed)
+            self._delay_end = self.loop.call_later(seconds, self._delay_passed)
 
     def end(self) -> None:
         """Cancel all timers, since no more slots will be uploaded."""
@@ -135,27 +142,27 @@ class SlotFilling:
             self._budget_wait.cancel()
         self._end_delay()
 
+    def _is_held(self, waiting: int) -> bool:
+        buffer = self._buffer
+        return self._delay.holds(buffer.batches, waiting, buffer.size_bytes)
+
     def _is_affordable(self) -> bool:
         """True if the budget allows a PUT now; otherwise `wake` is called when it does."""
         seconds = self._budget.seconds_to_wait(self._clock.monotonic())
         if seconds > 0 and self._budget_wait is None:
-            loop = asyncio.get_running_loop()
-            self._budget_wait = loop.call_later(seconds, self._budget_has_come)
+            self._budget_wait = self.loop.call_later(seconds, self._budget_has_come)
         return seconds == 0
 
     def _budget_has_come(self) -> None:
         self._budget_wait = None
         self._wake()
 
-    def _start_linger(self, is_idle: bool) -> None:
-        if is_idle:
-            # The uploading task runs after all ready tasks, so this turn's additions share a slot.
-            self._wake()
+    def _start_linger(self) -> None:
+        """Count the time of a slot that other uploads delay."""
         if self._linger_seconds == 0:
             self._linger_passed()
         else:
-            loop = asyncio.get_running_loop()
-            self._linger = loop.call_later(self._linger_seconds, self._linger_passed)
+            self._linger = self.loop.call_later(self._linger_seconds, self._linger_passed)
 
     def _linger_passed(self) -> None:
         self._linger = None
@@ -164,7 +171,8 @@ class SlotFilling:
 
     def _delay_passed(self) -> None:
         self._end_delay()
-        self._wake()
+        if not self._buffer.is_empty:
+            self._wake()
 
     def _end_delay(self) -> None:
         if self._delay_end is not None:

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidelog.clock import Clock
+from tidelog.concurrency import OfOneLoop
 from tidelog.crash_points import NO_CRASH_POINTS, CrashPoints
 from tidelog.entropy import Entropy
 from tidelog.errors import TidelogError
@@ -77,7 +78,7 @@ Told: TypeAlias = Callable[[WalLost | None], None]
 """Called with None when a slot is durable, or with the error that leaves its outcome unknown."""
 
 
-class SlotWaiters:
+class SlotWaiters(OfOneLoop):
     """The waiters of each slot. Frequent ones wait with a callback, cheaper than a future.
 
     Callbacks run in a later turn of the event loop, never within `release` or `fail`.
@@ -111,7 +112,7 @@ class SlotWaiters:
                 future.set_result(None)
         told = self._told.pop(slot, ())
         if told:
-            asyncio.get_running_loop().call_soon(_tell, told, None)
+            self.loop.call_soon(_tell, told, None)
         return self._producers.pop(slot, 0)
 
     def fail(self, lost: Callable[[], WalLost]) -> None:
@@ -296,7 +297,8 @@ class WalWriter:
             assert slot <= self._filling.slot
             self._waiters.add(slot, told, is_producer=is_producer)
             if is_producer:
-                self._filling.producer_waits()
+                filling = self._filling
+                filling.producer_waits(self._waiters.producers(filling.slot))
 
     async def flush(self) -> None:
         """Close the open slot and wait until every slot is durable. Raises WalLost."""
@@ -369,7 +371,8 @@ class WalWriter:
         if self._in_flight == 0:
             waiting = self._waiters.producers(self._filling.slot)
             self._filling.delay(answered, waiting, put_seconds)
-        self._wake.set()
+        if self._closing or self._may_upload():
+            self._wake.set()
 
     def _acknowledge(self) -> int:
         """Acknowledge confirmed slots in order; the number of producers that get an answer."""

@@ -229,7 +229,7 @@ class _Answering:
         self._submission: Submission | None = None
         self._deadline: Deadline | None = None
         self.answer: asyncio.Future[ProduceResponse | None] = (
-            asyncio.get_running_loop().create_future()
+            broker.appender.deadlines.loop.create_future()
         )
 
     def admit(self, admission: Coroutine[None, None, None]) -> None:

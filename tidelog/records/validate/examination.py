@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tidelog.named_tuples import new_tuple
 from tidelog.records.batch import NO_TIMESTAMP, MalformedBatch, TimestampType
 from tidelog.records.buffers import Buffer
 from tidelog.records.parse.header_parsing import check_headers
@@ -84,7 +85,8 @@ def _scanned(section: Section, now_ms: int, looped_max: int) -> BatchSurvey | No
         return None
     if limits.keys_required and scanned.has_null_key:
         return None
-    return BatchSurvey(base + scanned.first_delta, base + scanned.max_delta, scanned.max_index)
+    first, greatest = base + scanned.first_delta, base + scanned.max_delta
+    return new_tuple(BatchSurvey, (first, greatest, scanned.max_index))
 
 
 def _examine_thoroughly(

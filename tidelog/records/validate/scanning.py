@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tidelog.named_tuples import new_tuple
 from tidelog.records.buffers import Buffer
 
 _ALIKE_MIN: Final = 4
@@ -153,8 +154,8 @@ def scan(
             elif delta < least:
                 least = delta
             if index in (next_run, _ONE_BYTE, _TWO_BYTES):
-                form = _Form(start, delta_at, offset_at, key_at, value_at, record_end)
-                run = _alike(buffer, end, index, count, form)
+                form = start, delta_at, offset_at, key_at, value_at, record_end
+                run = _alike(buffer, end, index, count, new_tuple(_Form, form))
                 if run is not None:
                     rows, low, high, at_high = run
                     least = min(least, low)
@@ -168,7 +169,7 @@ def scan(
         return None
     if position != end:
         return None
-    return ScannedRecords(first, least, greatest, at_greatest, has_null_key)
+    return new_tuple(ScannedRecords, (first, least, greatest, at_greatest, has_null_key))
 
 
 class _Form(NamedTuple):
@@ -226,7 +227,7 @@ def _alike(buffer: Buffer, end: int, index: int, count: int, record: _Form) -> _
     if len(columns) == 1 and rows < _MANY:
         deltas = [(byte >> 1) ^ -(byte & 1) for byte in columns[0]]
         greatest = max(deltas)
-        return _Run(rows, min(deltas), greatest, deltas.index(greatest))
+        return new_tuple(_Run, (rows, min(deltas), greatest, deltas.index(greatest)))
     numbers = np.zeros(rows, np.int64)
     for place, column in enumerate(columns):
         numbers |= (np.frombuffer(column, np.uint8).astype(np.int64) & 127) << 7 * place

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tidelog.named_tuples import new_tuple
 from tidelog.records.batch import (
     COMPRESSION_MASK,
     CONTROL_FLAG,
@@ -104,7 +105,7 @@ def validate(
             if isinstance(section, InvalidBatch):
                 verdicts[-1] = section
                 break
-            group.append(_PendingBatch(len(verdicts) - 1, position, header, section))
+            group.append(new_tuple(_PendingBatch, (len(verdicts) - 1, position, header, section)))
             size += section.end - section.start
             records += section.record_count
             if size > _GROUP_BYTES_MAX or records > _GROUP_RECORDS_MAX:
@@ -149,16 +150,19 @@ def _describe(entry: _PendingBatch, survey: BatchSurvey, now_ms: int) -> BatchIn
         or greatest != header.max_timestamp
         or (limits.compression is not None and limits.compression is not codec)
     )
-    return BatchInfo(
-        entry.position,
-        header.size_bytes,
-        header,
-        codec,
-        limits.timestamp_type,
-        first,
-        greatest,
-        greatest_index,
-        needs_rewrite,
+    return new_tuple(
+        BatchInfo,
+        (
+            entry.position,
+            header.size_bytes,
+            header,
+            codec,
+            limits.timestamp_type,
+            first,
+            greatest,
+            greatest_index,
+            needs_rewrite,
+        ),
     )
 
 
@@ -244,7 +248,8 @@ def _open(
         except CorruptCompression as error:
             return _invalid(str(error))
         start, end = 0, len(buffer)
-    return Section(buffer, start, end, header.record_count, header.base_timestamp, limits)
+    count, base = header.record_count, header.base_timestamp
+    return new_tuple(Section, (buffer, start, end, count, base, limits))
 
 
 def _invalid(message: str) -> InvalidBatch:
@@ -294,7 +299,7 @@ def _finish(
         if batch.needs_rewrite:
             break
     else:
-        return AcceptedBatches(request, batches)
+        return new_tuple(AcceptedBatches, (request, batches))
     joined = bytearray()
     placed: list[BatchInfo] = []
     for batch in batches:

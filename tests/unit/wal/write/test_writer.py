@@ -71,6 +71,18 @@ def test_while_a_slot_is_in_flight_the_next_lingers() -> None:
     story(tell, WalSettings(linger_ms=5))
 
 
+def test_a_slot_behind_a_full_one_lingers_too() -> None:
+    async def tell(desk: Desk) -> None:
+        async with desk.running():
+            assert [desk.add(600), desk.add(600)] == [0, 1]
+            await desk.tick(0.004)
+            assert desk.gate.waiting == [desk.key(0)]
+            await desk.tick(0.002)
+            assert desk.gate.waiting == [desk.key(0), desk.key(1)]
+
+    story(tell, WalSettings(linger_ms=5, object_bytes_max=1_000))
+
+
 def test_when_nothing_is_in_flight_any_more_the_linger_is_cut_short() -> None:
     async def tell(desk: Desk) -> None:
         async with desk.running():
