@@ -29,6 +29,7 @@ from tidelog.coordinator.log_codec import Codec, decode_objects
 from tidelog.coordinator.snapshots import Captured, SnapshottedLog, Snapshotter, StateSnapshots
 from tidelog.errors import CorruptObject, TidelogError, UnsupportedFormat, without_frames
 from tidelog.identifiers import Slot
+from tidelog.named_tuples import new_tuple
 from tidelog.protocol.error_codes import ErrorCode
 from tidelog.records.buffers import Buffer
 from tidelog.records.records import NewRecord
@@ -443,7 +444,7 @@ class CoordinatorRuntime(Generic[CommandT, RecordT, ReplyT]):
     # Time.
 
     def _now(self) -> Now:
-        return Now(int(self._clock.monotonic() * 1000), self._clock.time_ms())
+        return new_tuple(Now, (int(self._clock.monotonic() * 1000), self._clock.time_ms()))
 
     async def _sleep(self) -> None:
         deadline_ms = self._sleeps_until_ms = self._machine.next_deadline_ms()

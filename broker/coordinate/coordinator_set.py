@@ -13,6 +13,7 @@ from tidelog.coordinator.cluster.state.state import ClusterState
 from tidelog.coordinator.hashing import partition_for
 from tidelog.coordinator.runtime import CoordinatorRefused, CoordinatorRuntime
 from tidelog.identifiers import TopicPartition
+from tidelog.named_tuples import new_tuple
 from tidelog.protocol.error_codes import ErrorCode
 
 CommandT = TypeVar("CommandT")
@@ -67,7 +68,8 @@ class CoordinatorSet(Generic[CommandT, RecordT, ReplyT]):
         topic = self._topic()
         if topic is None:
             return None
-        return TopicPartition(topic.topic_id, partition_for(key, topic.partition_count))
+        number = partition_for(key, topic.partition_count)
+        return new_tuple(TopicPartition, (topic.topic_id, number))
 
     def note_use(self, key: str, client_id: str | None, rack: str | None = None) -> None:
         """Count a client's request for the key by the client's zone. `rack`: `client.rack`."""

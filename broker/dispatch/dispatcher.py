@@ -30,6 +30,7 @@ from tidelog.broker.handlers.request_context import (
 from tidelog.broker.quotas.client_quotas import ClientQuotas
 from tidelog.broker.quotas.metrics import QuotaMetrics
 from tidelog.broker.settings.settings import BrokerSettings
+from tidelog.concurrency import OfOneLoop
 from tidelog.named_tuples import new_tuple
 from tidelog.protocol.api import ADVERTISED, OWN_KEYS_FROM, ApiKey, OwnApiKey, request_type
 from tidelog.protocol.codec import decode_in_steps, decode_short
@@ -165,7 +166,7 @@ class ReadyAnswer(NamedTuple):
     """How long the connection starts no further requests."""
 
 
-class Dispatcher:
+class Dispatcher(OfOneLoop):
     """The registry of handlers. It serves ApiVersions itself and advertises the handlers' APIs."""
 
     def __init__(
@@ -268,13 +269,10 @@ class Dispatcher:
                         return answer
                     return asyncio.ensure_future(answer)
         except Exception as error:  # noqa: BLE001 - `conclude` handles it like any later one
-            failed: asyncio.Future[Response | ReadyAnswer | None] = (
-                asyncio.get_running_loop().create_future()
-            )
+            failed: asyncio.Future[Response | ReadyAnswer | None] = self.loop.create_future()
             failed.set_exception(error)
             return failed
-        loop = asyncio.get_running_loop()
-        task: asyncio.Future[Any] = loop.create_task(self._encoded(opened, answer, charge))
+        task: asyncio.Future[Any] = self.loop.create_task(self._encoded(opened, answer, charge))
         if type(answer) is CoroutineType:
             # A coroutine cancelled before its first step would warn that it was never awaited.
             task.add_done_callback(lambda _: answer.close())
@@ -333,7 +331,7 @@ class Dispatcher:
         except LongMessage:
             steps = encode_response_in_steps(response, version, correlation_id)
             buffers = await self._turns.through(steps)
-        return ReadyAnswer(buffers, throttle_ms)
+        return new_tuple(ReadyAnswer, (buffers, throttle_ms))
 
     def conclude(
         self, opened: OpenedRequest, answer: asyncio.Future[Response | ReadyAnswer | None]
