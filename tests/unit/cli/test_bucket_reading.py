@@ -120,7 +120,7 @@ def test_fsck_of_something_else_is_a_usage_error(tmp_path: Path, command: Comman
 
 
 INSPECTED = {
-    "wal/0-1/*0.wal": ("wal", ["kind: data", "entries: ", "base_offset"]),
+    "wal/0-1/*00000.wal": ("wal", ["kind: data", "entries: ", "base_offset"]),
     "checkpoint/*/*": ("checkpoint", ["images: ", "table_next: ", "extents: "]),
     "topics/*/partition=0/*.parquet": ("segment", ["row_count: 1", "row_groups: 1", "crc32c: "]),
     "topics/*/_delta_log/*.json": ("table", ["version: 0", "advance", "append"]),
@@ -177,7 +177,7 @@ def test_seals_hand_over_images_and_hints_are_told_apart(folder: Path, command: 
 
 
 @pytest.mark.parametrize(
-    "pattern", ["wal/0-1/*0.wal", "checkpoint/*/*", "topics/*/partition=0/*", "state/*/*/*"]
+    "pattern", ["wal/0-1/*00000.wal", "checkpoint/*/*", "topics/*/partition=0/*", "state/*/*/*"]
 )
 def test_an_object_of_another_kind_is_not_called_damaged(
     folder: Path, command: Command, pattern: str
@@ -193,7 +193,7 @@ def test_an_object_of_another_kind_is_not_called_damaged(
 @pytest.mark.parametrize(
     ("kind", "pattern", "other", "says"),
     [
-        ("wal", "wal/0-1/*0.wal", f"{99:020d}.wal", "it says that it is data 0 of 0-1"),
+        ("wal", "wal/0-1/*00000.wal", f"{99:020d}.wal", "it says that it is data 0 of 0-1"),
         ("checkpoint", "checkpoint/0-1/*", f"{99:020d}", "it is the checkpoint of 0-1 at slot "),
     ],
 )
