@@ -55,10 +55,10 @@ class BlockingCalls:
         """Whether no call runs."""
         return self._newest is None or self._newest.done()
 
-    async def idle(self) -> None:
-        """Wait for calls whose tasks were cancelled. Their results are dropped."""
+    async def idle(self, timeout: float | None = None) -> None:
+        """Wait for calls that run, up to `timeout` seconds. Their results are dropped."""
         if self._newest is not None:
-            await asyncio.wait([self._newest])
+            await asyncio.wait([self._newest], timeout=timeout)
 
     def close(self) -> None:
         """The thread ends after its last call."""

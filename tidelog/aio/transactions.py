@@ -92,19 +92,18 @@ class ThreadedCalls:
         await self._calls.run(self._ends.send_offsets, offsets, group)
 
     async def close(self, timeout: float) -> None:
-        """Abort an open transaction; wait for a commit that goes on."""
-        if self._commit is not None:
-            try:
-                await asyncio.wait([self._commit], timeout=timeout)
-            finally:
-                # Also if the task is cancelled: nothing else would end the thread.
-                if not self._commit.done():
-                    self._ends.give_up()
-            await self.outcome()
-            return
-        # A transaction that begins in another task.
-        while not self._calls.is_idle:
-            await self._calls.idle()
+        """Abort an open transaction; wait for a commit that goes on, or another task's begin.
+
+        After `timeout` seconds these fail.
+        """
+        try:
+            await self._calls.idle(timeout)
+        finally:
+            # Also if the task is cancelled: nothing else would end the thread.
+            if not self._calls.is_idle:
+                self._ends.give_up()
+        await self._calls.idle()
+        await self.outcome()
         if self._ends.is_open:
             await self.abort()
 

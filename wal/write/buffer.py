@@ -226,8 +226,13 @@ class SlotBuffer:
                     leader_epoch = tenures[reference][1]
                     adoption = Adoption(producer_id, producer_epoch, ordinal, leader_epoch)
                 begun = crc_of_batch(crc)
-                place = names[number], position, length
-                found.append(new_tuple(Extent, (base, last, timestamp, *place, begun, adoption)))
+                name = names[number]
+                found.append(
+                    new_tuple(
+                        Extent,
+                        (base, last, timestamp, name, position, length, begun, adoption),
+                    )
+                )
         for reference, (partition, leader_epoch) in enumerate(self._partitions):
             of_tenure, log_start = tuple(extents.get(reference, ())), log_starts.get(reference)
             if of_tenure or log_start is not None:

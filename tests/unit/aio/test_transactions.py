@@ -220,6 +220,33 @@ def test_close_ends_without_the_broker_and_says_that_the_outcome_is_unknown(
     asyncio.run(run())
 
 
+def test_close_ends_a_begin_that_repeats_an_unanswered_commit(
+    shared: Broker, held: list[HeldClient]
+) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        producer = Producer(shared.bootstrap, transactional_id="aio-begin", max_block_ms=2000)
+        (client,) = held
+        client.failure = confluent_kafka.KafkaException(
+            confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT, retriable=True)
+        )
+        client.go.set()
+        with pytest.raises(CommitOutcomeUnknown):
+            async with producer.transaction(commit_timeout=0):
+                await producer.send(topic, "in doubt")
+        client.asked.clear()
+        beginning = asyncio.create_task(send_all(producer, topic, "later"))
+        await asyncio.to_thread(client.asked.wait)
+        closing = asyncio.create_task(producer.close())
+        _, waiting = await asyncio.wait([closing], timeout=30)
+        assert not waiting, "the thread repeats the commit without end"
+        with pytest.raises(CommitOutcomeUnknown, match="never send"):
+            await beginning
+
+    asyncio.run(run())
+
+
 def test_a_close_that_is_cancelled_ends_the_commit_and_the_next_one_tells_its_outcome(
     broker: Broker, held: list[HeldClient]
 ) -> None:

@@ -154,8 +154,8 @@ def scan(
             elif delta < least:
                 least = delta
             if index in (next_run, _ONE_BYTE, _TWO_BYTES):
-                form = start, delta_at, offset_at, key_at, value_at, record_end
-                run = _alike(buffer, end, index, count, new_tuple(_Form, form))
+                form = new_tuple(_Form, (start, delta_at, offset_at, key_at, value_at, record_end))
+                run = _alike(buffer, end, index, count, form)
                 if run is not None:
                     rows, low, high, at_high = run
                     least = min(least, low)
