@@ -1,11 +1,13 @@
 """Spark's data sources for a bucket, read without a broker, and its exactly-once sink.
 
 `register` gives a session the formats. `read` is the quickest batch: Spark's own Parquet reader for
-the segments, and the source for the tail. `committed_files` names the segments alone.
+the segments, and the source for the tail. `committed_files` names the segments alone. `explain`
+shows a frame's plan, with the offsets and segments that it reads.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -14,6 +16,7 @@ from tidelog.errors import InvalidConfiguration
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tidelog.spark_source.explanation import explain
     from tidelog.spark_source.files import (
         SEGMENT_SCHEMA,
         CommittedFile,
@@ -27,6 +30,7 @@ __all__ = [
     "SEGMENT_SCHEMA",
     "CommittedFile",
     "committed_files",
+    "explain",
     "read",
     "register",
     "s3a_options",
@@ -68,14 +72,9 @@ def _check_pyspark() -> None:
 
 def __getattr__(name: str) -> Any:
     # Importing the pure modules of this package must not load the stores.
-    if name == "read":
-        from tidelog.spark_source import united
-
-        return united.read
     if name in __all__:
-        from tidelog.spark_source import files
-
-        return getattr(files, name)
+        module = {"explain": "explanation", "read": "united"}.get(name, "files")
+        return getattr(import_module(f"tidelog.spark_source.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

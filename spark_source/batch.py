@@ -53,6 +53,14 @@ class PieceReader:
                     yield from maker.batches(rows)
 
 
+class TaskPieces(InputPartition):
+    """The pieces of one task. The first of a plan also has what the plan reads, for `explain`."""
+
+    def __init__(self, pieces: tuple[Piece, ...], reads: tuple[str, ...] = ()) -> None:
+        super().__init__(pieces)
+        self.reads = reads
+
+
 class BatchReader(DataSourceReader):
     """Plans and reads a snapshot's pieces."""
 
@@ -67,20 +75,22 @@ class BatchReader(DataSourceReader):
         StoreError.
         """
         with Session(self._options.store_url) as session:
-            pieces = session.run(self._plan(session))
-        return [InputPartition(each) for each in shared(pieces, self._options.partitions_max)]
+            pieces, reads = session.run(self._plan(session))
+        tasks = shared(pieces, self._options.partitions_max)
+        return [TaskPieces(each, () if at else reads) for at, each in enumerate(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         return self._pieces.read(partition)
 
-    async def _plan(self, session: Session) -> list[Piece]:
+    async def _plan(self, session: Session) -> tuple[list[Piece], tuple[str, ...]]:
+        """The pieces, and a line for each partition that is read."""
         options, bucket, snapshot = self._options, session.bucket, self._snapshot
         for bound in (options.starting, options.ending):
             check_named(bound, snapshot.partitions)
         await bucket.refresh()
         view = await bucket.view_partitions(each.partition for each in snapshot.partitions)
-        planned = []
+        planned, reads = [], []
         for wanted in batch_ranges(options, snapshot):
             is_loss = options.fail_on_data_loss
             partition = partition_in(view, wanted, fail_on_data_loss=is_loss)
@@ -88,10 +98,12 @@ class BatchReader(DataSourceReader):
                 continue
             there = available(wanted, partition.log_start, fail_on_data_loss=is_loss)
             planned.append((there, partition))
-            logger.info("reads %s", described(there, partition))
-        return plan(
+            reads.append(described(there, partition))
+            logger.info("reads %s", reads[-1])
+        pieces = plan(
             planned,
             excluded=snapshot.excluded,
             partitions_min=options.partitions_min,
             records_max=options.records_max,
         )
+        return pieces, tuple(reads)
