@@ -60,5 +60,6 @@ def _scans(node: Any) -> Iterator[Any]:
 
 
 def _reads(scan: Any) -> tuple[str, ...]:
-    first = CPickleSerializer().loads(scan.inputPartitions().apply(0).pickedPartition())
+    unpickle: Any = CPickleSerializer()
+    first = unpickle.loads(scan.inputPartitions().apply(0).pickedPartition())
     return first.reads if isinstance(first, TaskPieces) else ()
