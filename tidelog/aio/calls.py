@@ -47,7 +47,7 @@ class BlockingCalls:
         try:
             return await asyncio.shield(begun)
         except asyncio.CancelledError:
-            begun.add_done_callback(_log_failure)
+            begun.add_done_callback(log_failure)
             raise
 
     @property
@@ -55,10 +55,10 @@ class BlockingCalls:
         """Whether no call runs."""
         return self._newest is None or self._newest.done()
 
-    async def idle(self, timeout: float | None = None) -> None:
-        """Wait for calls that run, up to `timeout` seconds. Their results are dropped."""
-        if self._newest is not None:
-            await asyncio.wait([self._newest], timeout=timeout)
+    async def idle(self) -> None:
+        """Wait until no call runs. The results are dropped."""
+        while self._newest is not None and not self._newest.done():
+            await asyncio.wait([self._newest])
 
     def close(self) -> None:
         """The thread ends after its last call."""
@@ -66,7 +66,8 @@ class BlockingCalls:
         self._executor.shutdown(wait=False)
 
 
-def _log_failure(ended: asyncio.Future[Any]) -> None:
+def log_failure(ended: asyncio.Future[Any]) -> None:
+    """For a call whose outcome no task waits for any more."""
     failure = ended.exception()
     if failure is not None:
         logger.warning("a cancelled task's call failed", extra={"reason": str(failure)})

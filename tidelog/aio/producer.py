@@ -206,7 +206,7 @@ class Producer:
         """Flush, raise what `flush` raises, and close the connections.
 
         An open transaction is aborted. A commit that goes on is waited for, up to `max.block.ms`;
-        then CommitOutcomeUnknown.
+        then CommitOutcomeUnknown. Its own task raises it, or `close` if that task was cancelled.
         """
         sender = self._sender
         if sender.is_closed:

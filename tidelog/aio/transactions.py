@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
-from tidelog.aio.calls import BlockingCalls
+from tidelog.aio.calls import BlockingCalls, log_failure
 from tidelog.aio.consumer import Consumer
 from tidelog.errors import Refused
 from tidelog.sdk.connecting import CLOCK
@@ -57,15 +57,15 @@ class ThreadedCalls:
         def give_back() -> None:
             # A begin that was refused leaves the open transaction to its task.
             if is_ours:
-                self._ends.give_back()
+                self._abort_open()
 
         begun = self._calls.begin(begin)
         try:
             await asyncio.shield(begun)
         except asyncio.CancelledError:
-            # `close` waits for a begin that runs, and ends what it began.
+            # A `close` that has ended aborted it.
             if not self._calls.is_closed:
-                self._calls.begin(give_back)
+                self._calls.begin(give_back).add_done_callback(log_failure)
             raise
 
     async def settle(self) -> None:
@@ -89,28 +89,46 @@ class ThreadedCalls:
     async def send_offsets(self, source: Consumer) -> None:
         """Let the consumer's position be committed with the transaction."""
         offsets, group = source.transaction_offsets()
-        await self._calls.run(self._ends.send_offsets, offsets, group)
+
+        def send() -> None:
+            self._refuse_ended()
+            self._ends.send_offsets(offsets, group)
+
+        await self._calls.run(send)
 
     async def close(self, timeout: float) -> None:
-        """Abort an open transaction; wait for a commit that goes on, or another task's begin.
+        """Wait for what runs, such as a commit, and abort a transaction that is open then.
 
-        After `timeout` seconds these fail.
+        After `timeout` seconds what runs fails. What was asked for later is refused.
         """
+        commit = self._commit
+        # The thread has it before any task can ask for more.
+        ended = self._calls.begin(self._close_ends)
         try:
-            await self._calls.idle(timeout)
+            await asyncio.wait([ended], timeout=timeout)
+        except asyncio.CancelledError:
+            ended.add_done_callback(log_failure)
+            raise
         finally:
             # Also if the task is cancelled: nothing else would end the thread.
-            if not self._calls.is_idle:
+            if not ended.done():
                 self._ends.give_up()
-        await self._calls.idle()
-        await self.outcome()
-        if self._ends.is_open:
-            await self.abort()
+        if not ended.done():
+            await asyncio.wait([ended])
+        if commit is not None and self._commit is commit:
+            await self.outcome()
+        ended.result()
 
     def _refuse_ended(self) -> None:
         """`close` may have aborted the transaction while its deliveries were waited for."""
         if not self._ends.is_open:
             self._ends.check_committable(None)
+
+    def _close_ends(self) -> None:
+        try:
+            self._ends.close()
+        finally:
+            self._forget_failures()
 
     def _abort_open(self) -> None:
         """Another task's `close` may have aborted it since it was asked for."""

@@ -131,8 +131,8 @@ class Producer:
         try:
             if sender.ends is None:
                 self.flush()
-            elif sender.ends.is_open:
-                sender.ends.abort()
+            else:
+                sender.ends.close()
         finally:
             # librdkafka's own close aborts first, and would wait for the broker's answer.
             if sender.ends is None or sender.ends.is_settled:

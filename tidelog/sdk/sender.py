@@ -32,11 +32,10 @@ from tidelog.sdk.errors import (
 from tidelog.sdk.messages import Headers
 from tidelog.sdk.serializers import NotSerializable, Serializer, serializer_of, to_bytes
 from tidelog.sdk.settings import producer_configuration
-from tidelog.sdk.transactions import TransactionEnds
+from tidelog.sdk.transactions import CLOSED, TransactionEnds
 
 FAILURES_MAX: Final = 64
 """Failures that a producer keeps for its next flush; it counts the others."""
-CLOSED: Final = "the producer is closed; make a new one"
 _ANY_PARTITION: Final = -1
 _NO_OFFSET: Final = -1
 """As with the Java client: with `acks=0`, and perhaps of a batch that the broker had already."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import confluent_kafka
 
@@ -31,6 +31,7 @@ from tidelog.sdk.errors import (
 if TYPE_CHECKING:
     from tidelog.sdk.consumer import Consumer
 
+CLOSED: Final = "the producer is closed; make a new one"
 PAUSE_SECONDS = 0.05
 DELIVERY_SECONDS_MAX = 1.0
 """The longest that an abort waits for messages on their way.
@@ -67,6 +68,7 @@ class TransactionEnds:
         self._refusal: AbortableError | None = None
         """Of a commit whose abort has not ended: no call has told it."""
         self._gives_up = False
+        self._is_closed = False
 
     @property
     def is_open(self) -> bool:
@@ -93,6 +95,8 @@ class TransactionEnds:
 
     def begin(self) -> None:
         """Open a transaction, after the end of the one before."""
+        if self._is_closed:
+            raise Refused(CLOSED)
         if self._state is _State.OPEN:
             raise Refused(f"{self._name}: a transaction is open; a producer has one at a time")
         self.initialise()
@@ -152,6 +156,12 @@ class TransactionEnds:
         self._ask(self._client.abort_transaction, "abort", self._block_ms_max)
         self._state = _State.READY
 
+    def close(self) -> None:
+        """Abort an open transaction. None begins behind it."""
+        self._is_closed = True
+        if self._state is _State.OPEN:
+            self.abort()
+
     def send_offsets(
         self, offsets: Sequence[confluent_kafka.TopicPartition], group: object
     ) -> None:
@@ -168,11 +178,6 @@ class TransactionEnds:
             serve_callbacks(self._client, seconds)
         except confluent_kafka.KafkaException as error:
             self._failure(error, "producer")
-
-    def give_back(self) -> None:
-        """A transaction that has begun has no user any more: the next begin aborts it first."""
-        if self._state is _State.OPEN:
-            self._state = _State.ABORTING
 
     def give_up(self) -> None:
         """From another thread: let a call that is repeated fail as if its time was over."""

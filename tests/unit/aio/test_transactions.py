@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
@@ -28,10 +29,13 @@ class HeldClient:
 
     def __init__(self, configuration: dict[str, Any]) -> None:
         self._client = confluent_kafka.Producer(configuration)
+        self.held = "commit"
+        """The call that waits."""
         self.asked = threading.Event()
         self.go = threading.Event()
         self.commits = 0
         self.failure: confluent_kafka.KafkaException | None = None
+        self.is_closed = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -40,12 +44,27 @@ class HeldClient:
         return len(self._client)
 
     def commit_transaction(self, timeout: float) -> None:
-        self.asked.set()
-        self.go.wait()
+        self._hold("commit")
         self.commits += 1
         if self.failure is not None:
             raise self.failure
         self._client.commit_transaction(timeout)
+
+    def abort_transaction(self, timeout: float) -> None:
+        self._hold("abort")
+        self._client.abort_transaction(timeout)
+
+    def send_offsets_to_transaction(self, *_: Any) -> None:
+        self._hold("offsets")
+
+    def close(self) -> None:
+        self._client.close()
+        self.is_closed = True
+
+    def _hold(self, call: str) -> None:
+        if call == self.held:
+            self.asked.set()
+            self.go.wait()
 
 
 @pytest.fixture
@@ -404,7 +423,7 @@ def test_a_block_that_ends_while_its_producer_closes_says_that_it_was_aborted(
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_transaction_that_begins_while_its_producer_closes_is_refused(
-    shared: Broker, is_cancelled: bool
+    shared: Broker, held: list[HeldClient], is_cancelled: bool
 ) -> None:
     topic = shared.topic()
 
@@ -424,8 +443,121 @@ def test_a_transaction_that_begins_while_its_producer_closes_is_refused(
         assert is_cancelled or "the producer is closed" in str(raised.value)
         with pytest.raises(Refused, match="the producer is closed"):
             await early.__aenter__()
+        assert held[0].is_closed
 
     asyncio.run(run())
+    assert values(shared, topic) == []
+
+
+def test_a_begin_that_was_cancelled_leaves_nothing_that_keeps_close_from_closing(
+    shared: Broker, held: list[HeldClient]
+) -> None:
+    async def run() -> None:
+        producer = Producer(shared.bootstrap, transactional_id="aio-cancelled-begin")
+        await producer.init_transactions()
+        beginning = asyncio.create_task(send_all(producer, "never", "dropped"))
+        await asyncio.sleep(0)
+        beginning.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await beginning
+        await producer.close()
+        assert held[0].is_closed
+
+    asyncio.run(run())
+
+
+def test_close_aborts_behind_the_offsets_that_a_block_sends(
+    shared: Broker, held: list[HeldClient]
+) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        source: Any = SimpleNamespace(transaction_offsets=lambda: ((), None))
+        producer = Producer(shared.bootstrap, transactional_id="aio-close-beside-offsets")
+        (client,) = held
+        client.held = "offsets"
+
+        async def send() -> None:
+            async with producer.transaction() as transaction:
+                await producer.send(topic, "dropped")
+                await transaction.send_offsets(source)
+
+        sending = asyncio.create_task(send())
+        await asyncio.to_thread(client.asked.wait)
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0)
+        client.go.set()
+        await closing
+        with pytest.raises(AbortableError, match="aborted before its block ended"):
+            await sending
+        assert client.commits == 0
+        assert client.is_closed
+
+    asyncio.run(run())
+    assert values(shared, topic) == []
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_close_has_a_bound_whenever_a_block_ends_beside_it(
+    shared: Broker, held: list[HeldClient], turns: int
+) -> None:
+    async def run() -> None:
+        producer = Producer(
+            shared.bootstrap, transactional_id=f"aio-ends-beside-close-{turns}", max_block_ms=2000
+        )
+        (client,) = held
+        client.failure = confluent_kafka.KafkaException(
+            confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT, retriable=True)
+        )
+        client.go.set()
+        begun, is_stopped = asyncio.Event(), asyncio.Event()
+
+        async def send() -> None:
+            async with producer.transaction():
+                begun.set()
+                await is_stopped.wait()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+        sending = asyncio.create_task(send())
+        await begun.wait()
+        is_stopped.set()
+        closing = asyncio.create_task(producer.close())
+        _, waiting = await asyncio.wait([closing, sending], timeout=30)
+        assert not waiting, "the thread repeats the commit without end"
+        closing.result()
+        with pytest.raises((AbortableError, CommitOutcomeUnknown)):
+            sending.result()
+
+    asyncio.run(run())
+
+
+def test_a_second_close_and_a_begin_wait_for_the_first_ones_abort(
+    shared: Broker, held: list[HeldClient]
+) -> None:
+    topic = shared.topic()
+
+    async def run() -> None:
+        producer = Producer(shared.bootstrap, transactional_id="aio-closed-twice")
+        (client,) = held
+        client.held = "abort"
+        early = producer.transaction()
+        async with producer.transaction():
+            await producer.send(topic, "dropped")
+            closing = asyncio.create_task(producer.close())
+            await asyncio.to_thread(client.asked.wait)
+            again = asyncio.create_task(producer.close())
+            beginning = asyncio.create_task(early.__aenter__())
+            await asyncio.sleep(0)
+            client.go.set()
+            await again
+            assert client.is_closed
+            await closing
+            with pytest.raises(Refused, match="the producer is closed"):
+                await beginning
+
+    with pytest.raises(AbortableError, match="aborted before its block ended"):
+        asyncio.run(run())
     assert values(shared, topic) == []
 
 
