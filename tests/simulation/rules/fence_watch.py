@@ -43,7 +43,12 @@ class FenceTimes:
 
 
 async def watch_fence(broker: Broker, environment: Environment) -> None:
-    """Note a violation if the fenced process goes on."""
+    """Note a violation if the fenced process goes on.
+
+    One that was asked to end and has closed its WAL serves nobody and stores nothing. Its last step
+    is to fence itself, for which it reads the metadata log. That may take its time, and there it
+    finds the fence of another process.
+    """
     await broker.ready.wait()
     running = broker.running
     if running is None:
@@ -52,6 +57,8 @@ async def watch_fence(broker: Broker, environment: Environment) -> None:
     looks = 0
     while looks < _LOOKS_MAX:
         await asyncio.sleep(_LOOK_SECONDS)
+        if running.tasks.wal.done():
+            return
         info = member.state().brokers.get(member.incarnation.epoch)
         looks += info is None or info.fenced
     name = environment.process.name
