@@ -10,6 +10,7 @@ of a run.
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import resource
 import sys
@@ -68,6 +69,8 @@ no factor with the numbers of profiles and workloads, so all of these meet such 
 
 
 def _simulate_one(arguments: tuple[SeedOptions, Path | None]) -> SeedResult:
+    # The loop of a run freezes what it finds, so the cycles of the run before would stay for ever.
+    gc.collect()
     return SeedResult.of(simulate(*arguments))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.simulation.coverage import all_points, all_rows, coverage_lines
 from tests.simulation.run import Result, run
 from tests.simulation.seeds import RUNS_MAX, SeedOptions, simulate, smaller
 from tests.simulation.tidelog_system import tidelog_system
+from tests.simulation.world.loop import SimulatedLoop
 
 SECONDS = "3"
 FAILED = SeedOptions(7, 80.0)
@@ -47,6 +49,19 @@ def test_a_campaign_goes_on_behind_the_seeds_that_its_file_has(
     ]
     assert file.read_text().splitlines()[0] == first
     assert [json.loads(line)["seed"] for line in file.read_text().splitlines()] == [1, 2]
+
+
+def test_one_process_does_not_keep_the_runs_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+
+    def noted(options: SeedOptions, trace: Path | None = None) -> Result:
+        kept.append(sum(isinstance(each, SimulatedLoop) for each in gc.get_objects()))
+        return simulate(options, trace)
+
+    monkeypatch.setattr(campaign, "simulate", noted)
+    gc.collect()
+    assert campaign.main(["--duration", "1", "--seeds", "4", "--toy"]) == 0
+    assert kept == [kept[0]] * 4
 
 
 def test_a_seed_with_other_options_is_another_run(tmp_path: Path) -> None:
