@@ -99,7 +99,7 @@ class ThreadedCalls:
     async def close(self, timeout: float) -> None:
         """Wait for what runs, such as a commit, and abort a transaction that is open then.
 
-        After `timeout` seconds what runs fails. What was asked for later is refused.
+        After `timeout` seconds the running call fails. The thread refuses what tasks ask for later.
         """
         commit = self._commit
         # The thread has it before any task can ask for more.

@@ -45,9 +45,9 @@ class FenceTimes:
 async def watch_fence(broker: Broker, environment: Environment) -> None:
     """Note a violation if the fenced process goes on.
 
-    One that was asked to end and has closed its WAL serves nobody and stores nothing. Its last step
-    is to fence itself, for which it reads the metadata log. That may take its time, and there it
-    finds the fence of another process.
+    A process that has closed its WAL serves nobody and stores nothing. Its last step is to fence
+    itself. For that it reads the metadata log, where it finds the fence of another process. A slow
+    store may draw this out.
     """
     await broker.ready.wait()
     running = broker.running
