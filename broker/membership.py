@@ -10,7 +10,6 @@ from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.leases import NO_PROGRESS, WalProgress
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
-from tidelog.coordinator.cluster.membership.departures import Departures
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
 from tidelog.coordinator.cluster.membership.service_watch import NO_UPLOADS, Uploads
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -44,7 +43,6 @@ class Membership:
 
     metadata: MetadataLog
     renewal: ViewRenewal
-    departures: Departures
     incarnation: Incarnation
     lease: LeaseKeeper
     fence: OwnFence

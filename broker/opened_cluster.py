@@ -6,8 +6,6 @@
 3. Register (B1) in the entry that fences the previous incarnation of this id, once that is dead.
    Fence other brokers whose processes have certainly ended. A death leaves a registered incarnation
    without a WAL; the other brokers and the next start fence it like any other.
-4. Take over each fenced incarnation that is not retired (C4): seal its WAL, retire it. Any broker
-   may repeat each step.
 
 A death in steps 1 and 2 leaves nothing of this incarnation. `startup` does the other steps.
 """
@@ -17,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tidelog.broker.environment import BrokerEnvironment
@@ -35,7 +33,6 @@ from tidelog.broker.running import Fairness
 from tidelog.broker.settings import layers as layer_settings
 from tidelog.broker.settings.listeners import BoundListener, configured_listeners
 from tidelog.broker.settings.live import LiveSettings
-from tidelog.broker.tables.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.broker.telemetry.limits_met import LimitsMet
 from tidelog.broker.telemetry.metrics import (
@@ -46,12 +43,9 @@ from tidelog.broker.telemetry.metrics import (
 )
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.log.view_renewal import ViewRenewal
-from tidelog.coordinator.cluster.membership.assignment import spread
-from tidelog.coordinator.cluster.membership.departures import Departures
 from tidelog.coordinator.cluster.membership.lease_keeper import LeaseKeeper, OwnFence
 from tidelog.coordinator.cluster.membership.registration import register
-from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
-from tidelog.coordinator.cluster.records.records import Endpoint, QuotasChanged, Record
+from tidelog.coordinator.cluster.records.records import ConfigsChanged, Endpoint, QuotasChanged
 from tidelog.coordinator.cluster.state.incarnations import PLAIN_LISTENER
 from tidelog.storage.stores.probe import probe
 
@@ -65,7 +59,6 @@ class OpenedCluster:
     metrics: BrokerMetrics
     metadata: MetadataLog
     settings: LiveSettings
-    segment_ages: SegmentAges
     limits: LimitsMet
     reads: ReadPath
     fairness: Fairness
@@ -83,10 +76,6 @@ async def open_cluster(
     # A process with too few descriptors is refused before it makes a bucket a cluster.
     descriptors = descriptors_left(configured, options.descriptors_max)
     configs = configured_listeners(configured, options.listen, options.advertise, options.own_host)
-    ages = SegmentAges(configured.integer("log.delete.grace.ms") / 1000)
-    environment = replace(
-        environment, store=SegmentAgingStore(environment.store, environment.clock, ages)
-    )
     limits = LimitsMet(metrics.registry, environment.clock)
     await probe(environment.store, environment.entropy)
     metadata = await MetadataLog.open(
@@ -100,6 +89,7 @@ async def open_cluster(
     closing.push_async_callback(metadata.close)
     settings = LiveSettings(configured, lambda: metadata.state)
     settings.renew()
+    metadata.subscribe(lambda *_: settings.renew(), ConfigsChanged)
     listeners = await open_listeners(configs, configured, environment, metadata, closing)
     reads = ReadPath(environment, configured)
     closing.push_async_callback(reads.close)
@@ -115,7 +105,6 @@ async def open_cluster(
         metrics,
         metadata,
         settings,
-        ages,
         limits,
         reads,
         fairness,
@@ -135,11 +124,7 @@ def _open_quotas(
         quotas.renew(metadata.state.quotas)
         rates.renew(metadata.state.quotas)
 
-    def follow(_: int, records: Sequence[Record]) -> None:
-        if any(isinstance(record, QuotasChanged) for record in records):
-            renew()
-
-    metadata.subscribe(follow)
+    metadata.subscribe(lambda *_: renew(), QuotasChanged)
     renew()
     return quotas, rates
 
@@ -176,7 +161,6 @@ async def join(opened: OpenedCluster) -> Membership:
     return Membership(
         metadata,
         ViewRenewal(metadata, environment.clock),
-        Departures(metadata, environment.clock),
         registered.incarnation,
         lease,
         fence,
@@ -223,18 +207,4 @@ def _register_membership_gauges(membership: Membership, metrics: BrokerMetrics) 
         TAKEOVERS_WAITING,
         "Fenced brokers whose partitions no other one has taken over yet.",
         lambda: len(metadata.state.fenced_not_retired()),
-    )
-
-
-async def take_over(opened: OpenedCluster, membership: Membership) -> None:
-    """Step 4."""
-    environment = opened.environment
-    await take_over_fenced(
-        opened.metadata,
-        environment.store,
-        environment.clock,
-        environment.entropy,
-        membership.incarnation,
-        opened.settings.now().integer("wal.uploads.in.flight.max"),
-        spread,
     )

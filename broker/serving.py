@@ -58,12 +58,12 @@ def new_services(
             opened.fairness.turns,
             opened.metadata,
             membership.renewal,
-            membership.departures,
+            ownership.departures,
             membership.incarnation,
             opened.environment.entropy,
             coordination.coordinators,
         ),
-        _transaction_services(opened, membership, writes, coordination),
+        _transaction_services(opened, membership, writes, coordination, ownership),
         Sessions(),
     )
 
@@ -81,7 +81,7 @@ def _cluster_services(
         opened.fairness.turns,
         metadata,
         membership.renewal,
-        membership.departures,
+        ownership.departures,
         membership.incarnation,
         environment.entropy,
         membership.listeners,
@@ -131,14 +131,18 @@ def _data_services(
 
 
 def _transaction_services(
-    opened: OpenedCluster, membership: Membership, writes: WritePath, coordination: Coordination
+    opened: OpenedCluster,
+    membership: Membership,
+    writes: WritePath,
+    coordination: Coordination,
+    ownership: Ownership,
 ) -> TransactionServices:
     return TransactionServices(
         opened.settings,
         opened.fairness.turns,
         opened.metadata,
         membership.renewal,
-        membership.departures,
+        ownership.departures,
         membership.incarnation,
         opened.environment.entropy,
         coordination.coordinators,

@@ -1,7 +1,9 @@
 """The start of a broker incarnation, and the effects of a death in each step.
 
-`opened_cluster` does steps 1 to 4.
+`opened_cluster` does steps 1 to 3.
 
+4. Take over each fenced incarnation that is not retired (C4): seal its WAL, retire it. Any broker
+   may repeat each step.
 5. Recover the owned partitions from their bases (C5, C6; `partition_recovery`). This only reads.
 6. Serve. The first write to a partition is its image (C2).
 
@@ -24,7 +26,7 @@ from tidelog.broker.coordinate.transaction_admission import Admissions
 from tidelog.broker.health import Health
 from tidelog.broker.maintenance import Maintenance, expire_producers, new_maintenance
 from tidelog.broker.membership import Membership
-from tidelog.broker.opened_cluster import OpenedCluster, join, keep_membership, take_over
+from tidelog.broker.opened_cluster import OpenedCluster, join, keep_membership
 from tidelog.broker.ownership.ownership import Ownership, new_ownership
 from tidelog.broker.ownership.partition_recovery import PartitionRecovery
 from tidelog.broker.partitions.partitions import PartitionRegistry
@@ -45,7 +47,10 @@ from tidelog.broker.telemetry.metrics import (
     PARTITIONS_OPENING,
 )
 from tidelog.coordinator.cluster.log.producer_ids import ProducerIds
-from tidelog.coordinator.cluster.records.records import ConfigsChanged, Record
+from tidelog.coordinator.cluster.membership.assignment import spread
+from tidelog.coordinator.cluster.membership.departures import Departures
+from tidelog.coordinator.cluster.membership.takeover import take_over_fenced
+from tidelog.coordinator.cluster.records.records import Record
 from tidelog.identifiers import TopicPartition
 from tidelog.wal.log.image import PartitionImage
 
@@ -70,11 +75,12 @@ async def startup(
     """
     membership = await join(opened)
     keeping = keep_membership(membership, opened.metrics, tasks)
-    await take_over(opened, membership)
-    path = _data_path(opened, membership)
+    await _take_over(opened, membership)
+    departures = Departures(opened.metadata, opened.environment.clock)
+    path = _data_path(opened, membership, departures)
     peers = _open_peers(opened, membership, closing)
     coordination = _coordinate(opened, membership, path.writes, path.recovery, peers)
-    ownership = _own(opened, membership, path, coordination, peers, closing)
+    ownership = _own(opened, membership, departures, path, coordination, peers, closing)
     health = _health(opened, membership, path, coordination)
     maintenance = await _recover(opened, path)
     services = new_services(
@@ -104,6 +110,20 @@ async def startup(
     return running
 
 
+async def _take_over(opened: OpenedCluster, membership: Membership) -> None:
+    """Step 4."""
+    environment = opened.environment
+    await take_over_fenced(
+        opened.metadata,
+        environment.store,
+        environment.clock,
+        environment.entropy,
+        membership.incarnation,
+        opened.settings.now().integer("wal.uploads.in.flight.max"),
+        spread,
+    )
+
+
 def _watch_keys(opened: OpenedCluster, tasks: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
     """Start the tasks that load new certificates and new keys of tokens' issuers."""
     interval_ms = opened.settings.now().integer("ssl.files.check.interval.ms")
@@ -112,7 +132,7 @@ def _watch_keys(opened: OpenedCluster, tasks: asyncio.TaskGroup) -> list[asyncio
     return [tasks.create_task(watch), *keys]
 
 
-def _data_path(opened: OpenedCluster, membership: Membership) -> _DataPath:
+def _data_path(opened: OpenedCluster, membership: Membership, departures: Departures) -> _DataPath:
     partitions = PartitionRegistry(
         membership.incarnation.epoch,
         membership.state,
@@ -121,11 +141,11 @@ def _data_path(opened: OpenedCluster, membership: Membership) -> _DataPath:
     )
     table_path = _table_path(opened, membership, partitions)
     reads = _reads(opened, membership, table_path)
-    recovery = _recovery(opened, membership, partitions, table_path)
+    recovery = _recovery(opened, membership, departures, partitions, table_path)
     writes = _write_path(opened, membership, partitions, table_path)
     tables = TopicTables(
         table_path.tables,
-        opened.segment_ages,
+        table_path.ages,
         table_path.roller,
         table_path.cleaner(writes.appender),
     )
@@ -141,7 +161,6 @@ def _table_path(
         partitions,
         opened.reads.tail,
         opened.settings,
-        opened.segment_ages,
         opened.metrics.registry,
     )
 
@@ -205,6 +224,7 @@ def _reads(opened: OpenedCluster, membership: Membership, table_path: TablePath)
 def _recovery(
     opened: OpenedCluster,
     membership: Membership,
+    departures: Departures,
     partitions: PartitionRegistry,
     table_path: TablePath,
 ) -> PartitionRecovery:
@@ -216,12 +236,10 @@ def _recovery(
         membership.incarnation,
         partitions,
         table_path.recovered,
-        membership.departures,
+        departures,
     )
 
     def follow(_: int, records: Sequence[Record]) -> None:
-        if any(isinstance(record, ConfigsChanged) for record in records):
-            opened.settings.renew()
         partitions.follow(records)
         table_path.tables.follow(records)
         table_path.roller.partitions_changed()
@@ -238,8 +256,6 @@ def _recovery(
         "Partitions that this broker was given and does not serve yet.",
         lambda: recovery.waiting,
     )
-    # Settings may have changed while the start waited for a predecessor's end.
-    opened.settings.renew()
     return recovery
 
 
@@ -316,6 +332,7 @@ def _coordinate(
 def _own(
     opened: OpenedCluster,
     membership: Membership,
+    departures: Departures,
     path: _DataPath,
     coordination: Coordination,
     peers: Peers,
@@ -326,6 +343,7 @@ def _own(
         opened.environment,
         opened.settings.now,
         membership,
+        departures,
         path.writes,
         path.recovery,
         coordination.coordinators,

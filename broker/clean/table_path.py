@@ -20,7 +20,7 @@ from tidelog.broker.roll.roller import Roller
 from tidelog.broker.roll.segment_builder import SegmentBounds, SegmentBuilder
 from tidelog.broker.roll.source import RollSource
 from tidelog.broker.settings.live import LiveSettings
-from tidelog.broker.tables.segment_ages import SegmentAges
+from tidelog.broker.tables.segment_ages import SegmentAges, SegmentAgingStore
 from tidelog.broker.tables.tables import Tables
 from tidelog.broker.telemetry.families import CountsCollector
 from tidelog.coordinator.cluster.state.state import ClusterState
@@ -37,22 +37,24 @@ class TablePath:
         partitions: PartitionRegistry,
         tail: TailCache,
         settings: LiveSettings,
-        ages: SegmentAges,
         registry: CollectorRegistry,
     ) -> None:
         self._environment = environment
         self._partitions = partitions
         self._settings = settings
         self._registry = registry
+        grace_seconds = settings.now().integer("log.delete.grace.ms") / 1000
+        self.ages = SegmentAges(grace_seconds)
+        self._segments = SegmentAgingStore(environment.store, environment.clock, self.ages)
         self.tables = Tables(
             state,
             environment.store,
             environment.clock,
             environment.entropy,
             environment.offload,
-            settings.now().integer("log.delete.grace.ms") / 1000,
+            grace_seconds,
             environment.crash_points,
-            ages=ages,
+            ages=self.ages,
         )
         self._queue = RollQueue(partitions, environment.clock)
         self.recovered = RecoveredPartitions(
@@ -73,7 +75,7 @@ class TablePath:
         self._registry.register(CountsCollector(metrics))
         builder = SegmentBuilder(
             RollSource(environment.store, tail, environment.background),
-            environment.store,
+            self._segments,
             environment.rolling,
             environment.entropy,
             environment.crash_points,
@@ -109,7 +111,7 @@ class TablePath:
             self._partitions,
             self.tables,
             retention,
-            environment.store,
+            self._segments,
             environment.clock,
             environment.entropy,
             environment.cleaning,

@@ -16,6 +16,7 @@ from tidelog.broker.ownership.partition_recovery import PartitionRecovery
 from tidelog.broker.peers.peers import Peers
 from tidelog.broker.settings.settings import BrokerSettings
 from tidelog.client.security import ClientSecurity
+from tidelog.coordinator.cluster.membership.departures import Departures
 from tidelog.coordinator.cluster.membership.watcher import Watcher
 
 
@@ -24,6 +25,7 @@ class Ownership:
     """How partitions come to this broker and leave it."""
 
     watcher: Watcher
+    departures: Departures
     recovery: PartitionRecovery
     giving: PartitionGiving
     balancer: Balancer
@@ -35,6 +37,7 @@ def new_ownership(
     environment: BrokerEnvironment,
     settings: Callable[[], BrokerSettings],
     membership: Membership,
+    departures: Departures,
     writes: WritePath,
     recovery: PartitionRecovery,
     coordinators: Coordinators,
@@ -53,7 +56,7 @@ def new_ownership(
         environment.entropy,
         environment.network,
         membership.lease,
-        membership.departures,
+        departures,
         me,
         settings().integer("wal.uploads.in.flight.max"),
         membership.progress.uploads,
@@ -65,4 +68,4 @@ def new_ownership(
     )
     moves = PartitionMoves(membership.state, me, giving, recovery, peers)
     rebalances = Rebalances(membership.state, me, balancer, peers)
-    return Ownership(watcher, recovery, giving, balancer, moves, rebalances)
+    return Ownership(watcher, departures, recovery, giving, balancer, moves, rebalances)

@@ -10,6 +10,9 @@ from tidelog.wal.log.leader_epochs import EpochStart
 from tidelog.wal.log.producer_state import BATCHES_REMEMBERED, ProducerState
 from tidelog.wal.log.transactions import AbortedIndexEntry
 
+_NO_EXTENTS = Extents()
+"""Shared by the images of all new partitions, since no image's extents change."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
@@ -34,7 +37,7 @@ class PartitionImage:
     @classmethod
     def empty(cls, partition: TopicPartition, leader_epoch: LeaderEpoch) -> PartitionImage:
         """The image of a new partition."""
-        return cls(partition, leader_epoch, 0, 0, 0, (), (), False, (), Extents())
+        return cls(partition, leader_epoch, 0, 0, 0, (), (), False, (), _NO_EXTENTS)
 
     def fault(self) -> str | None:
         """The invariant that the image breaks, or None. The codec checks it on both sides."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.prefix import LOG_PREFIX, LOG_SUFFIX
@@ -36,6 +36,11 @@ DAMAGED_LOG_REMEDY = (
     "Nothing was changed. Restore the object from a copy of the bucket, or see what is lost with"
     " tidelog bucket repair"
 )
+
+
+class _Subscription(NamedTuple):
+    subscriber: Subscriber
+    kinds: tuple[type[Record], ...]
 
 
 class LogAbandoned(Fenced):
@@ -72,16 +77,20 @@ class LogView:
         self._append_seconds = settings.append_timeout_ms / 1000
         self._trust_seconds = settings.delete_grace_ms / 1000 / 2
         self._entries = NumberedObjects(store, clock, LOG_PREFIX, LOG_SUFFIX, identify_entry)
-        self._subscribers: list[Subscriber] = []
+        self._subscriptions: list[_Subscription] = []
         self._trusted_since = clock.monotonic()
         self._writing = False
         self._checksums: dict[int, int] = {}
         self.state = ClusterState()
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call `subscriber` for each further entry, in order; the returned function ends that."""
-        self._subscribers.append(subscriber)
-        return lambda: self._subscribers.remove(subscriber)
+    def subscribe(self, subscriber: Subscriber, *kinds: type[Record]) -> Callable[[], None]:
+        """Call `subscriber` for each further entry, in order; the returned function ends that.
+
+        With `kinds`: only for entries that have a record of one of these kinds.
+        """
+        subscription = _Subscription(subscriber, kinds)
+        self._subscriptions.append(subscription)
+        return lambda: self._subscriptions.remove(subscription)
 
     def key(self, sequence: int) -> str:
         """The object key of an entry."""
@@ -215,8 +224,9 @@ class LogView:
         if state.checksum is not None:
             self._checksums[state.sequence] = state.checksum
             self._checksums.pop(state.sequence - CHECKSUMS_KEPT, None)
-        for subscriber in tuple(self._subscribers):
-            subscriber(state.sequence, records)
+        for subscriber, kinds in tuple(self._subscriptions):
+            if not kinds or any(isinstance(record, kinds) for record in records):
+                subscriber(state.sequence, records)
 
     async def _renew_trust(self) -> None:
         """After a long pause, check that no entry above the state may have been deleted."""

@@ -129,12 +129,13 @@ class MetadataLog:
         """
         return self._snapshots.seen
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+    def subscribe(self, subscriber: Subscriber, *kinds: type[Record]) -> Callable[[], None]:
         """Call `subscriber` for each further entry, in order; the returned function ends that.
 
-        The subscriber must not raise: its own state would then differ from the log.
+        With `kinds`: only for entries that have a record of one of these kinds. The subscriber
+        must not raise: its own state would then differ from the log.
         """
-        return self._view.subscribe(subscriber)
+        return self._view.subscribe(subscriber, *kinds)
 
     async def append(self, author: Epoch | None, build: Build) -> int:
         """Make the change that `build` describes; return the number of its entry.

@@ -63,7 +63,7 @@ class Placement:
         able = [info for info in present if not info.draining] or present
         self._sizes = sizes
         self._per_partition = max(1, sum(sizes.values()))
-        self._per_byte = sum(topic.partition_count for topic in state.topics.values())
+        self._per_byte = sum(len(topic.partitions) for topic in state.topics.values())
         self._ranks = {info.epoch: (info.epoch not in near, info.broker_id) for info in able}
         self._loads: Counter[Epoch] = Counter()
         if len(able) > 1:

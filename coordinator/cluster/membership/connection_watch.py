@@ -105,7 +105,7 @@ class ConnectionWatch:
 
     async def run(self) -> NoReturn:
         """Keep the connections, for ever. Errors of the store and the network are logged."""
-        unsubscribe = self._log.subscribe(self._follow)
+        unsubscribe = self._log.subscribe(self._follow, BrokerRegistered, BrokerFenced)
         kept: set[Epoch] = set()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -126,9 +126,8 @@ class ConnectionWatch:
         finally:
             unsubscribe()
 
-    def _follow(self, _: int, records: Sequence[Record]) -> None:
-        if any(isinstance(record, BrokerRegistered | BrokerFenced) for record in records):
-            self._changed.set()
+    def _follow(self, _: int, __: Sequence[Record]) -> None:
+        self._changed.set()
 
     async def _keep(self, info: BrokerInfo, kept: set[Epoch]) -> None:
         """Connect to an incarnation again and again, as long as it is watched.

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from tidelog.clock import Clock
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
-from tidelog.coordinator.cluster.records.records import BrokerFenced, Record
+from tidelog.coordinator.cluster.records.records import BrokerFenced, IncarnationRetired, Record
 from tidelog.coordinator.cluster.state.incarnations import BrokerInfo
 from tidelog.identifiers import Epoch
 
@@ -45,10 +45,13 @@ class Departures:
         self._log = log
         self._clock = clock
         self._broken: dict[Epoch, float] = {}
-        self._fenced: list[Departure] = []
+        self._fenced = [
+            Departure(info, clock.monotonic(), is_dead=False)
+            for info in log.state.fenced_not_retired()
+        ]
         self._opening_since: float | None = None
         self._changed = asyncio.Event()
-        log.subscribe(self._follow)
+        log.subscribe(self._follow, BrokerFenced, IncarnationRetired)
 
     def connection_broke(self, epoch: Epoch) -> None:
         """The connection to a live incarnation broke: it may be dead."""

@@ -14,7 +14,7 @@ from tidelog.coordinator.cluster.log.leases import Lease, WalProgress, encode_le
 from tidelog.coordinator.cluster.log.metadata_log import MetadataLog
 from tidelog.coordinator.cluster.membership.lease_watch import Renewal
 from tidelog.coordinator.cluster.records.process_identity import ProcessIdentity
-from tidelog.coordinator.cluster.records.records import LeaseResumed, Record
+from tidelog.coordinator.cluster.records.records import BrokerFenced, LeaseResumed, Record
 from tidelog.entropy import Entropy
 from tidelog.errors import Fenced, Refused
 from tidelog.identifiers import Incarnation
@@ -149,7 +149,7 @@ class LeaseKeeper:
 
 
 class OwnFence:
-    """Looks for the fence in each entry that this process reads or appends.
+    """Looks for the fence in the entries that this process reads or appends.
 
     From that entry on the partitions are about to get another owner. The seal refuses further
     appends, but an idle broker meets no seal. So the broker ends itself. All acknowledged records
@@ -162,7 +162,7 @@ class OwnFence:
         self._incarnation = incarnation
         self._found_at: int | None = None
         self._found = asyncio.Event()
-        self._unsubscribe = log.subscribe(self.follow)
+        self._unsubscribe = log.subscribe(self.follow, BrokerFenced)
         self.follow(log.state.sequence, ())
 
     @property
@@ -184,7 +184,7 @@ class OwnFence:
         self._unsubscribe()
 
     def follow(self, sequence: int, _: Sequence[Record]) -> None:
-        """Look for the fence in the state after an entry was applied."""
+        """Look for the fence in the state after an entry with a fence was applied."""
         info = self._log.state.brokers.get(self._incarnation.epoch)
         if self._found_at is None and (info is None or info.fenced):
             self._found_at = sequence

@@ -114,7 +114,7 @@ class Watcher:
         Errors of the store, refusals and newer formats are logged. Raises other errors, Fenced
         among them, and CannotServe.
         """
-        unsubscribe = self._log.subscribe(self._follow)
+        unsubscribe = self._log.subscribe(self._follow, BrokerFenced)
         try:
             await all_results([self._watch(), self._take_over_in_turn(), self._connections.run()])
         finally:
@@ -199,9 +199,8 @@ class Watcher:
 
     # --- take-overs ---
 
-    def _follow(self, _: int, records: Sequence[Record]) -> None:
-        if any(isinstance(record, BrokerFenced) for record in records):
-            self._turn_may_be.set()
+    def _follow(self, _: int, __: Sequence[Record]) -> None:
+        self._turn_may_be.set()
 
     async def _take_over_in_turn(self) -> None:
         try:

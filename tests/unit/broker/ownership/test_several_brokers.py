@@ -207,7 +207,7 @@ def test_answers_about_leaders_wait_until_a_taken_partition_is_open(
             openings.hold()
             await take_over(heir, dead, {0: epoch_of(heir)})
             await openings.begun.wait()
-            settled = asyncio.create_task(heir.broker.membership.departures.settled())
+            settled = asyncio.create_task(heir.broker.ownership.departures.settled())
             for _ in range(100):
                 await asyncio.sleep(0)
             assert not settled.done()

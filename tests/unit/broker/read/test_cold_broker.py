@@ -39,6 +39,7 @@ async def roll(one: OneBroker, topic_id: UUID, partition: int = 0) -> str:
         writer.write(rows)
     written = writer.finish(following, one.broker.environment.entropy.uuid())
     key = written.segment.key(topic_id)
+    one.broker.topic_tables.segment_ages.begin(key, one.broker.environment.clock.monotonic())
     await one.broker.environment.store.put(key, written.pieces)
     change = PartitionChange(
         partition=partition, advance=TableAdvance(base, following), appended=(written.segment,)

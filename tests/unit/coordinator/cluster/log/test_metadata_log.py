@@ -13,6 +13,7 @@ from tidelog.coordinator.cluster.log.log_view import LogAbandoned
 from tidelog.coordinator.cluster.log.metadata_log import EntryTooLarge
 from tidelog.coordinator.cluster.records.records import (
     BrokerFenced,
+    BrokerRegistered,
     ConfigsChanged,
     ConfigScope,
     IncarnationRetired,
@@ -180,6 +181,25 @@ def test_subscribers_hear_of_every_entry_in_order_from_any_writer() -> None:
         end()
         await first.create("w")
         assert len(heard) == 4
+
+    simulate(story)
+
+
+def test_a_subscriber_of_some_kinds_of_records_hears_of_no_other_entry() -> None:
+    async def story(world: World) -> None:
+        first = await world.broker(1, world.process("a"))
+        heard: list[int] = []
+        end = first.log.subscribe(
+            lambda sequence, _: heard.append(sequence), BrokerRegistered, BrokerFenced
+        )
+        second = await world.broker(2, world.process("b"))
+        await first.create("x")
+        await first.log.append(first.epoch, lambda _: (BrokerFenced(second.epoch),))
+        assert heard == [2, 4]
+        end()
+        await world.broker(3, world.process("c"))
+        await first.log.refresh()
+        assert heard == [2, 4]
 
     simulate(story)
 

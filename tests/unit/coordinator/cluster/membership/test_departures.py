@@ -4,13 +4,18 @@ broker leads then."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
 from tests.unit.coordinator.cluster.members import Member, fences, member, retirements, until
 from tests.unit.coordinator.cluster.membership.test_connection_watch import SOON, connected
 from tests.unit.coordinator.cluster.world import World, simulate, within
-from tidelog.coordinator.cluster.membership.departures import LISTED_SECONDS, WAIT_SECONDS_MAX
+from tidelog.coordinator.cluster.membership.departures import (
+    LISTED_SECONDS,
+    WAIT_SECONDS_MAX,
+    Departures,
+)
 from tidelog.identifiers import BrokerId
 
 MOMENT = 0.05
@@ -56,6 +61,21 @@ def test_an_answer_waits_no_longer_than_a_second_for_a_take_over_that_fails() ->
         assert await waited(world, first) == pytest.approx(WAIT_SECONDS_MAX, abs=2 * MOMENT)
         assert await waited(world, first) < MOMENT
         assert retirements(world) == []
+
+    simulate(story, slow_probability=0.0)
+
+
+def test_a_broker_that_starts_waits_for_the_take_over_of_one_that_was_fenced_before() -> None:
+    async def story(world: World) -> None:
+        first, dead, _ = await connected(world, 3)
+        dead.kill()
+        await until(lambda: fences(world) == [dead.epoch], SOON)
+        world.store.refuse_puts_for(20.0)
+        await first.broker.log.refresh()
+        begun = Departures(first.broker.log, first.broker.process.clock)
+        started = dataclasses.replace(first, departures=begun)
+        assert await waited(world, started) == pytest.approx(WAIT_SECONDS_MAX, abs=2 * MOMENT)
+        assert listed(started) == []
 
     simulate(story, slow_probability=0.0)
 
