@@ -3,7 +3,8 @@
 The collector may delete a segment that its table does not list. It does so once the table has a
 commit later than the grace after the segment's put (`bucket.reachability.loose_segments`). So
 `TableLog.commit` refuses segments older than half of the grace, at each of its reads of the table.
-The store notes every put, so no writer of segments can forget to report one.
+Writers of segments put them by way of `SegmentAgingStore`, which notes the time. The commit of a
+segment that another store has put is always refused.
 """
 
 from __future__ import annotations

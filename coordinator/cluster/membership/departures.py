@@ -30,7 +30,7 @@ LISTED_SECONDS: Final = 10.0
 
 
 class Departure(NamedTuple):
-    """A fenced incarnation, and when this broker learned of its fence."""
+    """A fenced incarnation, and when `Departures` learned of its fence."""
 
     info: BrokerInfo
     at: float
@@ -78,7 +78,7 @@ class Departures:
 
         The wait ends WAIT_SECONDS_MAX after the last departure began, and after the call.
         """
-        if not self._broken and not self._fenced and self._opening_since is None:
+        if not self._broken and not self._recent() and self._opening_since is None:
             return  # Every request for metadata asks: here is the short way.
         until = self._clock.monotonic() + WAIT_SECONDS_MAX
         while (seconds := min(until, self._last_end()) - self._clock.monotonic()) > 0:
