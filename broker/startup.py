@@ -58,7 +58,6 @@ from tidelog.wal.log.image import PartitionImage
 class _DataPath(NamedTuple):
     """The parts that read and write partitions."""
 
-    table_path: TablePath
     reads: Reads
     recovery: PartitionRecovery
     writes: WritePath
@@ -149,7 +148,7 @@ def _data_path(opened: OpenedCluster, membership: Membership, departures: Depart
         table_path.roller,
         table_path.cleaner(writes.appender),
     )
-    return _DataPath(table_path, reads, recovery, writes, tables)
+    return _DataPath(reads, recovery, writes, tables)
 
 
 def _table_path(
@@ -396,7 +395,7 @@ def _begin(
         begin(writes.tenure_reports.run()),
         begin(coordination.coordinators.run()),
         begin(tables.tables.run()),
-        begin(path.table_path.roll()),
+        begin(tables.roller.run()),
         begin(tables.cleaner.run()),
         begin(
             expire_producers(opened.environment.clock, opened.settings, writes.partitions.producers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
 
 from prometheus_client import CollectorRegistry
 
@@ -61,13 +60,6 @@ class TablePath:
             self.tables, self._queue, environment.store, environment.clock
         )
         self.roller = self._new_roller(tail)
-
-    async def roll(self) -> NoReturn:
-        """Roll due partitions until cancelled. Then waiters get an error, later ones too."""
-        try:
-            await self.roller.run()
-        finally:
-            self._queue.close()
 
     def _new_roller(self, tail: TailCache) -> Roller:
         environment = self._environment

@@ -132,15 +132,18 @@ class Roller:
     # Planning.
 
     async def run(self) -> NoReturn:
-        """Roll due partitions until cancelled."""
+        """Roll due partitions until cancelled. Then waiters get an error, later ones too."""
         queue = self._queue
-        while True:
-            await wait_for(queue.news, queue.seconds_to_next_look)
-            queue.news.clear()
-            if not queue.asked.is_set():
-                await wait_for(queue.asked, SWEEP_SECONDS)
-            while await self._roll_due():
-                await self._clock.sleep(BETWEEN_ROUNDS_SECONDS)
+        try:
+            while True:
+                await wait_for(queue.news, queue.seconds_to_next_look)
+                queue.news.clear()
+                if not queue.asked.is_set():
+                    await wait_for(queue.asked, SWEEP_SECONDS)
+                while await self._roll_due():
+                    await self._clock.sleep(BETWEEN_ROUNDS_SECONDS)
+        finally:
+            queue.close()
 
     async def _roll_due(self) -> bool:
         """Roll one round; return whether another one must follow at once."""
