@@ -29,6 +29,9 @@ WRITTEN_BY_PROGRAMS = {
     "docs/PROTOCOL.md",
     "docs/VERIFICATION.md",
 }
+PAGES_ABOUT_CODE = ("CONTRIBUTING.md", "docs/architecture/", "docs/formats/", "docs/GLOSSARY.md")
+DOCUMENT_OF_CHECK = {"glossary": "docs/GLOSSARY.md", "names": "CONTRIBUTING.md"}
+"""Where a check's examples stand, if it does not look at README.md."""
 
 Check: TypeAlias = Callable[[Path, str], Iterator[str]]
 """The faults of a document, given its place and its text."""
@@ -242,6 +245,28 @@ def wrong_words(document: Path, text: str) -> Iterator[str]:
             yield f"{word}: {code} has no such method"
 
 
+def wrong_names(document: Path, text: str) -> Iterator[str]:
+    """A name in `CamelCase` that is nowhere in the code, in a page about the code."""
+    if not document.relative_to(ROOT).as_posix().startswith(PAGES_ABOUT_CODE):
+        return
+    for token in quoted(text):
+        if re.fullmatch(r"[A-Z]\w*[a-z]\w*(\.\w+)*", token):
+            missing = [part for part in token.split(".") if part not in words_of_code()]
+            if missing:
+                yield f"`{token}`: no such name"
+
+
+@cache
+def words_of_code() -> frozenset[str]:
+    """Every word in the Python files."""
+    files = [name for name in tracked_files() if name.endswith(".py")]
+    return frozenset(word for name in files for word in re.findall(r"\w+", _text_of(name)))
+
+
+def _text_of(name: str) -> str:
+    return (ROOT / name).read_text(errors="replace")
+
+
 CHECKS: dict[str, Check] = {
     "links": wrong_links,
     "paths": wrong_paths,
@@ -250,6 +275,7 @@ CHECKS: dict[str, Check] = {
     "modules": wrong_modules,
     "columns": wrong_lines,
     "glossary": wrong_words,
+    "names": wrong_names,
 }
 
 
@@ -286,9 +312,11 @@ def test_documents_name_only_existing_things(check: Check) -> None:
             "| a | `Partition.first_offset`, `broker/partitions/partitions.py` | b |",
             "| a | `Partition.nothing`, `broker/partitions/partitions.py` | b |",
         ),
+        # In two parts: the whole would be a name in the code.
+        ("names", "`WalWriter.flush`, `SLOT_STORED`, `Fenced`", "`Nothing" + "Here`"),
     ],
 )
 def test_each_check_notices_a_fault(check: str, good: str, bad: str) -> None:
-    document = ROOT / ("docs/GLOSSARY.md" if check == "glossary" else "README.md")
+    document = ROOT / DOCUMENT_OF_CHECK.get(check, "README.md")
     assert list(CHECKS[check](document, good)) == []
     assert len(list(CHECKS[check](document, bad))) == 1

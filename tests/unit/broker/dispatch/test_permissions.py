@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
 from uuid import UUID
 
 import pytest
@@ -10,16 +11,25 @@ from tests.unit.broker.dispatch.permission_cases import (
     BEGINNINGS,
     CASES,
     FINDS,
+    GROUP,
     OPEN,
     TOPIC,
     Case,
     rules_for,
     with_topic_id,
 )
-from tests.unit.broker.guarded import ADMIN, GuardedBroker, guarded_broker
+from tests.unit.broker.guarded import ADMIN, GuardedBroker, codes, guarded_broker
 from tests.unit.broker.one_broker import run
+from tests.unit.coordinator.cluster.acls import rule
 from tidelog.broker.dispatch.permissions.table import PERMISSIONS
 from tidelog.broker.dispatch.routes import HANDLERS
+from tidelog.protocol.api import ApiKey
+from tidelog.protocol.message import Request
+from tidelog.protocol.schemas.cluster.topics import DeleteTopicsRequest
+from tidelog.protocol.schemas.groups import DeleteGroupsRequest
+
+DELETIONS: Final = frozenset({ApiKey.DELETE_TOPICS, ApiKey.DELETE_GROUPS})
+"""Their cases name what is not there, since each case is asked many times."""
 
 
 def test_every_handler_has_a_declaration() -> None:
@@ -29,8 +39,30 @@ def test_every_handler_has_a_declaration() -> None:
         assert permission.is_open == (key in OPEN)
 
 
-def test_every_guarded_api_is_in_the_list_of_cases() -> None:
-    assert {case.request.API_KEY for case in CASES} >= HANDLERS.keys() - OPEN
+def test_every_guarded_api_is_in_the_list_of_cases_with_what_it_needs() -> None:
+    listed = {case.request.API_KEY for case in CASES if case.needed}
+    assert listed | DELETIONS == HANDLERS.keys() - OPEN
+
+
+@pytest.mark.parametrize(
+    ("request_", "of", "name", "refused"),
+    [
+        (DeleteTopicsRequest(topic_names=[TOPIC], timeout_ms=30_000), "TOPIC", TOPIC, 29),
+        (DeleteGroupsRequest(groups_names=[GROUP]), "GROUP", GROUP, 30),
+    ],
+)
+def test_only_clients_that_may_delete_something_delete_it(
+    request_: Request[Any], of: str, name: str, refused: int
+) -> None:
+    async def main() -> None:
+        async with guarded_broker() as broker:
+            await prepare(broker)
+            broker.allow(*(rule(each, name, of=of) for each in ("DESCRIBE", "READ", "WRITE")))
+            assert codes(await broker.ask(request_, 1)) == {refused}
+            broker.allow(rule("DELETE", name, of=of))
+            assert codes(await broker.ask(request_, 1)) == set()
+
+    run(main)
 
 
 async def prepare(broker: GuardedBroker) -> UUID:
