@@ -89,7 +89,7 @@ _SHOWN_BY = {
     "unstable-offsets-shown": 6,
     "stale-admission-raises": 10,
     "replies-before-durable": 4,
-    "retention-past-stable": 2,
+    "retention-past-stable": 28,
     "stable-below-start": 3,
     "tombstones-at-once": 2,
     "views-once": 22,
