@@ -259,12 +259,8 @@ def wrong_names(document: Path, text: str) -> Iterator[str]:
 @cache
 def words_of_code() -> frozenset[str]:
     """Every word in the Python files."""
-    files = [name for name in tracked_files() if name.endswith(".py")]
-    return frozenset(word for name in files for word in re.findall(r"\w+", _text_of(name)))
-
-
-def _text_of(name: str) -> str:
-    return (ROOT / name).read_text(errors="replace")
+    texts = ((ROOT / name).read_text() for name in tracked_files() if name.endswith(".py"))
+    return frozenset(word for text in texts for word in re.findall(r"\w+", text))
 
 
 CHECKS: dict[str, Check] = {

@@ -52,12 +52,19 @@ def test_an_answer_waits_for_the_successors_of_a_killed_broker(seed: int) -> Non
     simulate(story, seed, slow_probability=0.0)
 
 
+async def beside_a_failing_take_over(world: World) -> Member:
+    """A broker that knows of a fenced one, whose partitions nobody can take over for now."""
+    first, dead, _ = await connected(world, 3)
+    dead.kill()
+    await until(lambda: fences(world) == [dead.epoch], SOON)
+    world.store.refuse_puts_for(20.0)
+    await within(first.broker.process, first.broker.log.refresh())
+    return first
+
+
 def test_an_answer_waits_no_longer_than_a_second_for_a_take_over_that_fails() -> None:
     async def story(world: World) -> None:
-        first, dead, _ = await connected(world, 3)
-        dead.kill()
-        await until(lambda: fences(world) == [dead.epoch], SOON)
-        world.store.refuse_puts_for(20.0)
+        first = await beside_a_failing_take_over(world)
         assert await waited(world, first) == pytest.approx(WAIT_SECONDS_MAX, abs=2 * MOMENT)
         assert await waited(world, first) < MOMENT
         assert retirements(world) == []
@@ -67,11 +74,7 @@ def test_an_answer_waits_no_longer_than_a_second_for_a_take_over_that_fails() ->
 
 def test_a_broker_that_starts_waits_for_the_take_over_of_one_that_was_fenced_before() -> None:
     async def story(world: World) -> None:
-        first, dead, _ = await connected(world, 3)
-        dead.kill()
-        await until(lambda: fences(world) == [dead.epoch], SOON)
-        world.store.refuse_puts_for(20.0)
-        await first.broker.log.refresh()
+        first = await beside_a_failing_take_over(world)
         begun = Departures(first.broker.log, first.broker.process.clock)
         started = dataclasses.replace(first, departures=begun)
         assert await waited(world, started) == pytest.approx(WAIT_SECONDS_MAX, abs=2 * MOMENT)
