@@ -45,8 +45,8 @@ class FenceTimes:
 async def watch_fence(broker: Broker, environment: Environment) -> None:
     """Note a violation if the fenced process goes on.
 
-    A broker that has closed its WAL serves nobody and stores nothing. It only fences itself yet. For
-    that it reads the metadata log, where it finds the fence of another process. A slow
+    A broker that has closed its WAL serves nobody and stores nothing. As its last step it fences
+    itself. For that it reads the metadata log, where it finds the fence of another process. A slow
     store may draw this out.
     """
     await broker.ready.wait()
